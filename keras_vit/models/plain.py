@@ -1,0 +1,556 @@
+"""The plain encoder: its configuration, and the one functional-API builder of every family on it."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from keras_vit import layers, registry
+from keras_vit.layers.patches import POSITIONS, check_size
+from keras_vit.layers.regularization import check_rate
+from keras_vit.preprocessing import STATISTICS
+from keras_vit.weights import augreg
+from keras_vit.weights.fetch import fetch
+from keras_vit.weights.formats import source_grid
+from keras_vit.weights.load import load_source, open_source
+
+
+def self_attention(config, use_bias=True, query_key_norm=False, **kwargs):
+    """The usual attention of a block."""
+    epsilon = config.epsilon if query_key_norm else None
+    return layers.MultiHeadSelfAttention(
+        config.heads, use_bias=use_bias, query_key_epsilon=epsilon, **kwargs
+    )
+
+
+def gelu_mlp(config, **kwargs):
+    """The usual feed-forward network of a block."""
+    return layers.Mlp(config.mlp, activation=config.activation, **kwargs)
+
+
+def swiglu(config, **kwargs):
+    """The gated feed-forward network of the largest DINOv2."""
+    return layers.SwiGLU(config.mlp, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Numbers and parts of a plain encoder.
+
+    Attributes:
+        patch: side of a patch in pixels.
+        width: of the tokens.
+        depth: number of blocks.
+        heads: per block.
+        mlp: hidden width of the feed-forward networks.
+        image: native image size (height, width).
+        tokens: names of the learned tokens before the patches.
+        registers: number of register tokens.
+        positions: see `PatchEncoder`.
+        positioned_tokens: see `PatchEncoder`.
+        classifier: what the head reads, a key of `CLASSIFIERS`.
+        representation_size: width of the tanh layer before the head, or None.
+        layer_scale: initial value, or None.
+        epsilon: of the LayerNormalizations.
+        activation: form of the GELU.
+        resampling: rule for other grids.
+        attention: part, function (config, dropout, output_dropout, name, dtype) -> layer.
+        feed_forward: part, function (config, dropout, name, dtype) -> layer.
+    """
+
+    patch: int
+    width: int
+    depth: int
+    heads: int
+    mlp: int
+    image: tuple = (224, 224)
+    tokens: tuple = ("class",)
+    registers: int = 0
+    positions: str = "learned-1d"
+    positioned_tokens: int | None = None
+    classifier: str = "token"
+    representation_size: int | None = None
+    layer_scale: float | None = None
+    epsilon: float = 1e-6
+    activation: str = "gelu_tanh"
+    resampling: str = "google"
+    attention: Callable = self_attention
+    feed_forward: Callable = gelu_mlp
+
+    @property
+    def prefix(self):
+        """Number of tokens before the patches."""
+        return len(self.tokens) + self.registers
+
+
+# What the head reads. Each entry: (encoder outputs, parts) -> (B, features).
+#   outputs: tokens after every block, before the final norm
+#   parts: `_Parts`, which makes the layers
+
+
+def _token(outputs, parts):
+    return layers.TakeToken(name=parts.name("token"))(parts.normalized(outputs[-1]))
+
+
+def _gap(outputs, parts):
+    return parts.pool("avg")(parts.normalized(outputs[-1]))
+
+
+def _norm_after(mode):
+    def classifier(outputs, parts):
+        return parts.norm("fc_norm")(parts.pool(mode)(outputs[-1]))
+
+    return classifier
+
+
+def _map(outputs, parts):
+    return parts.map_pooling()(parts.normalized(outputs[-1]))
+
+
+def _linear(count):
+    def classifier(outputs, parts):
+        if len(outputs) < count:
+            raise ValueError(
+                f"classifier='linear{count}' reads the last {count} blocks. "
+                f"Received: a model of {len(outputs)} blocks."
+            )
+        norm = parts.norm("encoder_norm")
+        normalized = [norm(tokens) for tokens in outputs[-count:]]
+        tokens = [
+            layers.TakeToken(name=parts.name(f"token_{k}"))(tokens)
+            for k, tokens in enumerate(normalized)
+        ]
+        features = [*tokens, parts.pool("avg")(normalized[-1])]
+        return keras.layers.Concatenate(name=parts.name("features"), dtype=parts.dtype)(features)
+
+    return classifier
+
+
+CLASSIFIERS = {
+    "token": _token,  # the class token after the final norm
+    "gap": _gap,  # mean of the patch tokens after the final norm (Google)
+    "avg": _norm_after("avg"),  # mean of the patch tokens, then a norm (timm)
+    "avgmax": _norm_after("avgmax"),  # mean of average and maximum, then a norm (timm)
+    "map": _map,  # attention pooling after the final norm
+    "linear": _linear(1),  # class token and mean of the patch tokens (DINOv2)
+    "linear4": _linear(4),  # class tokens of the last four blocks, mean of the patch tokens (DINOv2)
+}
+NORM_AFTER_POOLING = ("avg", "avgmax")
+POOLING = (None, "token", "avg", "max", "map")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """Makes the layers after the blocks, under the names of the model."""
+
+    config: Config
+    prefix: str
+    dtype: object
+
+    def name(self, name):
+        return self.prefix + name
+
+    def norm(self, name):
+        return keras.layers.LayerNormalization(
+            epsilon=self.config.epsilon, name=self.name(name), dtype=self.dtype
+        )
+
+    def normalized(self, tokens):
+        return self.norm("encoder_norm")(tokens)
+
+    def pool(self, mode):
+        return layers.PoolPatches(
+            mode, self.config.prefix, name=self.name("pool"), dtype=self.dtype
+        )
+
+    def map_pooling(self):
+        mlp = gelu_mlp(self.config, name="mlp", dtype=self.dtype)
+        return layers.AttentionPooling(
+            self.config.heads, mlp, epsilon=self.config.epsilon,
+            name=self.name("map_pooling"), dtype=self.dtype,
+        )  # fmt: skip
+
+
+def build(
+    variant,
+    include_top=True,
+    weights="imagenet",
+    input_tensor=None,
+    input_shape=None,
+    pooling=None,
+    classes=1000,
+    classifier_activation="softmax",
+    name=None,
+    *,
+    include_preprocessing=True,
+    pretrained_top=True,
+    classifier=None,
+    representation_size=None,
+    positions=None,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    drop_path_rate=0.0,
+    patch_dropout_rate=0.0,
+    gradient_checkpointing=False,
+    dtype=None,
+):
+    """Arguments and their order are those of `keras.applications`.
+
+    Shapes: input (B, H, W, C), 0..255 of any real dtype (see `include_preprocessing`); output
+    (B, classes), or with `include_top=False` the tokens (B, N, width) after the final norm, or
+    (B, width) with `pooling`. Scores and probabilities are float32 under every dtype policy.
+
+    Args:
+        include_top: whether the model ends in its classification head.
+        weights: None for random ones; a named set; a path or address of a checkpoint file
+            (official .npz, timm / transformers / DINOv2 .safetensors or .pth, .weights.h5, .keras);
+            "hf://owner/name".
+        input_tensor: Keras tensor to build on; the layers before it stay part of the model.
+        input_shape: (H, W, C). H and W must be multiples of the patch size; None for either is a
+            dynamic size. The default is the native size of the weights. With another C than 3 the
+            patch kernel of the weights is summed (1) or tiled and rescaled.
+        pooling: with `include_top=False`: None for all tokens, "token" for the class token, "avg" or
+            "max" over the patch tokens, "map" for the attention pooling of the weights.
+        classes: number of outputs.
+        classifier_activation: "softmax", "sigmoid", None, or what `keras.activations.get` takes.
+        name: of the model; also the beginning of its layers' names.
+        include_preprocessing: whether the model normalises its input itself. If not, images go
+            through the family's `preprocess_input(..., include_preprocessing=False)` before.
+        pretrained_top: whether the head comes from the weights; if not it is new and zero, as the
+            paper fine-tunes, and `classes` is free.
+        classifier: what the head reads: "token", "gap", "avg", "avgmax", "map", "linear", "linear4"
+            (see `keras_vit.models.plain.CLASSIFIERS`); None for what the weights have, else "token".
+        representation_size: width of a tanh layer before the head; None for what the weights have.
+        positions: "learned-1d", "learned-2d", "sincos-2d" or "none"; None for what the weights have.
+        dropout_rate: after the positions, the attention projection and the layers of the MLP.
+        attention_dropout_rate: on the attention probabilities.
+        drop_path_rate: stochastic depth of the last block; it grows linearly from 0.
+        patch_dropout_rate: share of the patch tokens dropped in training.
+        gradient_checkpointing: recompute each block in the backward pass to save memory.
+        dtype: dtype or dtype policy of the layers; None for the global one.
+
+    Returns:
+        A functional `keras.Model` whose input is named "images".
+
+    Raises:
+        ValueError: an argument out of its range, or weights that do not fit.
+    """
+    label = variant.name
+    name = name or variant.model_name
+    _check_arguments(label, pooling, classes, classifier, positions)
+    if input_tensor is not None and input_shape is None:
+        input_shape = tuple(input_tensor.shape[1:])
+    chosen = {
+        "classifier": classifier,
+        "representation_size": representation_size,
+        "positions": positions,
+    }
+    row, source = open_weights(variant, weights, include_top and pretrained_top)
+    found = {}
+    config = variant.config
+    if source is not None:
+        found = source.format.structure(source, _grid_of(config, input_shape))
+        config = _fitted(variant, source, found)
+        if include_top:
+            _refuse_contradictions(label, source, found, chosen, pretrained_top)
+            if pretrained_top:
+                _check_head(label, weights, source, found, classes)
+    elif classifier not in (None, "token"):
+        config = dataclasses.replace(config, tokens=())  # nothing would read the class token
+    if not include_top or not pretrained_top:
+        config = dataclasses.replace(config, representation_size=None)
+    config = dataclasses.replace(config, **{k: v for k, v in chosen.items() if v is not None})
+    image = row.image if row is not None else _native_image(config, found, input_shape)
+    shape = _image_shape(label, config, input_shape, image)
+
+    images = keras.Input(shape, name="images") if input_tensor is None else input_tensor
+    parts = _Parts(config, f"{name}_", dtype)
+    x = images
+    if include_preprocessing:
+        mean, std = STATISTICS[_statistics(variant, row, source)]
+        x = layers.Normalize(mean, std, _recipe(row), name=parts.name("normalize"), dtype=dtype)(x)
+    table_image = image if None in shape[:2] else shape[:2]
+    grid = (table_image[0] // config.patch, table_image[1] // config.patch)
+    rates = _Rates(dropout_rate, attention_dropout_rate, drop_path_rate, patch_dropout_rate)
+    outputs = _encode(x, parts, grid, rates, gradient_checkpointing)
+    if include_top:
+        x = CLASSIFIERS[config.classifier](outputs, parts)
+        x = _head(x, parts, classes, classifier_activation)
+    else:
+        x = _features(label, outputs, parts, pooling)
+    inputs = images if input_tensor is None else keras.utils.get_source_inputs(input_tensor)
+    model = keras.Model(inputs, x, name=name)
+    if source is not None:
+        load_source(model, source, new_head=include_top and not pretrained_top)
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rates:
+    """Dropout rates, each in [0, 1)."""
+
+    dropout_rate: float
+    attention_dropout_rate: float
+    drop_path_rate: float
+    patch_dropout_rate: float
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            check_rate(getattr(self, field.name), field.name)
+
+
+def _encode(x, parts, grid, rates, gradient_checkpointing):
+    """Images to the tokens after every block, a list of (B, N, D)."""
+    config, dtype = parts.config, parts.dtype
+    patches = layers.Patches(config.patch, name=parts.name("patches"), dtype=dtype)(x)
+    encoder = layers.PatchEncoder(
+        config.width, grid, tokens=config.tokens, registers=config.registers,
+        positions=config.positions, positioned_tokens=config.positioned_tokens,
+        resampling=config.resampling, dropout=rates.dropout_rate,
+        name=parts.name("patch_encoder"), dtype=dtype,
+    )  # fmt: skip
+    x = encoder(patches) if patches.shape[1] is not None else encoder(patches, x)
+    if rates.patch_dropout_rate:
+        x = layers.PatchDropout(
+            rates.patch_dropout_rate, config.prefix, name=parts.name("patch_dropout"), dtype=dtype
+        )(x)
+    outputs = []
+    for i in range(config.depth):
+        attention = config.attention(
+            config, dropout=rates.attention_dropout_rate, output_dropout=rates.dropout_rate,
+            name="attention", dtype=dtype,
+        )  # fmt: skip
+        mlp = config.feed_forward(config, dropout=rates.dropout_rate, name="mlp", dtype=dtype)
+        block = layers.TransformerBlock(
+            attention, mlp, layer_scale=config.layer_scale, epsilon=config.epsilon,
+            drop_path=rates.drop_path_rate * i / max(1, config.depth - 1),
+            gradient_checkpointing=gradient_checkpointing,
+            name=parts.name(f"block_{i}"), dtype=dtype,
+        )  # fmt: skip
+        x = block(x)
+        outputs.append(x)
+    return outputs
+
+
+def _head(x, parts, classes, activation):
+    if parts.config.representation_size:
+        x = keras.layers.Dense(
+            parts.config.representation_size, activation="tanh",
+            kernel_initializer="lecun_normal", name=parts.name("pre_logits"), dtype=parts.dtype,
+        )(x)  # fmt: skip
+    x = keras.layers.Dense(
+        classes, kernel_initializer="zeros", name=parts.name("head"), dtype="float32"
+    )(x)
+    if activation is None:
+        return x
+    return keras.layers.Activation(activation, name=parts.name("predictions"), dtype="float32")(x)
+
+
+def _features(label, outputs, parts, pooling):
+    """The output of a model without a head."""
+    config = parts.config
+    if pooling == "token" and not config.tokens:
+        raise ValueError(
+            f"{label}: pooling='token' needs a class token, which these weights do not have. "
+            "Take pooling='avg'."
+        )
+    if pooling == "map":
+        return CLASSIFIERS["map"](outputs, parts)
+    after = config.classifier in NORM_AFTER_POOLING
+    x = outputs[-1] if after else parts.normalized(outputs[-1])
+    if pooling is None:
+        return x
+    if pooling == "token":
+        x = layers.TakeToken(name=parts.name("token"), dtype=parts.dtype)(x)
+    else:
+        x = parts.pool(pooling)(x)
+    return parts.norm("fc_norm")(x) if after else x
+
+
+def _check_arguments(label, pooling, classes, classifier, positions):
+    for argument, value, valid in (
+        ("pooling", pooling, POOLING),
+        ("classifier", classifier, (None, *CLASSIFIERS)),
+        ("positions", positions, (None, *POSITIONS)),
+    ):
+        if value not in valid:
+            raise ValueError(
+                f"{label}: unknown {argument}. Received: {argument}={value!r}. "
+                f"Available: {', '.join(map(repr, valid))}."
+            )
+    if not isinstance(classes, int | np.integer) or classes < 1:
+        raise ValueError(
+            f"{label}: classes must be a positive integer. Received: classes={classes!r}."
+        )
+    if keras.config.image_data_format() == "channels_first":
+        raise ValueError(
+            f"{label}: images are channels_last, (B, H, W, C). Received: "
+            "keras.config.image_data_format() == 'channels_first'. Call "
+            "keras.config.set_image_data_format('channels_last') and transpose the images."
+        )
+
+
+def open_weights(variant, weights, with_head=True):
+    """Opens what a user gave as `weights`.
+
+    Returns:
+        The `Weights` row, None for a file; and the `Source`, None for random weights.
+
+    Raises:
+        ValueError: neither a named set of the variant nor a checkpoint file; or not readable.
+    """
+    if weights is None:
+        return None, None
+    text = os.fspath(weights)
+    row = variant.named(text)
+    if row is None and text.startswith("augreg/"):
+        row = augreg.weights_of(variant.name, text)
+    if row is not None:
+        head = fetch(row.head_url) if row.head_url and with_head else None
+        return row, open_source(fetch(row.url, row.sha256), head)
+    if "://" in text:
+        return None, open_source(fetch(text))
+    if os.path.exists(text):
+        return None, open_source(text)
+    sets = ", ".join(repr(w.name) for w in variant.weights) or "none"
+    raise ValueError(
+        f"{variant.name}: `weights` should be None, a named set of this model, or an existing "
+        f"checkpoint file. Received: weights={text!r}. Named sets: {sets}. Also "
+        "'augreg/<file name>', 'hf://owner/name', or the path or address of a file (.npz, "
+        ".safetensors, .pth, .weights.h5, .keras)."
+    )
+
+
+def _grid_of(config, input_shape):
+    """(h, w) of a static input shape, else None."""
+    if input_shape is None or len(input_shape) != 3 or None in tuple(input_shape[:2]):
+        return None
+    return input_shape[0] // config.patch, input_shape[1] // config.patch
+
+
+_SIZES = ("patch", "width", "depth", "heads", "mlp")
+
+
+def _fitted(variant, source, found):
+    """The variant's configuration with the structure and the numerics of the weights.
+
+    Raises:
+        ValueError: the weights are of another architecture; the message says of which.
+    """
+    config = variant.config
+    differing = [
+        f"{key} {found[key]} (expected {getattr(config, key)})"
+        for key in _SIZES
+        if key in found and found[key] != getattr(config, key)
+    ]
+    if differing:
+        fitting = [
+            other.name
+            for other in map(registry.get_variant, registry.list_models())
+            if isinstance(other.config, Config)
+            and all(getattr(other.config, key) == found.get(key, getattr(other.config, key))
+                    for key in _SIZES)
+        ]  # fmt: skip
+        hint = f" These are weights for {' or '.join(fitting)}." if fitting else ""
+        raise ValueError(
+            f"{variant.name}: the weights are of another architecture. Received: "
+            f"{source.checkpoint.path} ({source.format.name}) with {', '.join(differing)}.{hint}"
+        )
+    numerics = dataclasses.asdict(source.format.numerics(source))
+    if numerics["activation"] == "silu":  # of a gated network: not a form of GELU
+        del numerics["activation"]
+    structure = {
+        key: found[key]
+        for key in ("tokens", "registers", "positions", "positioned_tokens", "representation_size")
+        if found.get(key) is not None or key == "representation_size"
+    }
+    if config.classifier not in found["classifier"]:
+        structure["classifier"] = found["classifier"][0]
+    if "layer_scale" in found and (found["layer_scale"] is None) != (config.layer_scale is None):
+        structure["layer_scale"] = found["layer_scale"]
+    return dataclasses.replace(config, **structure, **numerics)
+
+
+def _refuse_contradictions(label, source, found, chosen, pretrained_top):
+    valid = {
+        "classifier": found["classifier"],
+        "positions": ("sincos-2d", "none")
+        if found["positions"] in (None, "sincos-2d")
+        else (found["positions"],),
+        "representation_size": (found["representation_size"],),
+    }
+    if not pretrained_top:
+        del valid["representation_size"]
+    for key, values in valid.items():
+        if chosen[key] is not None and chosen[key] not in values:
+            raise ValueError(
+                f"{label}: {key} contradicts the weights {source.checkpoint.path}. Received: "
+                f"{key}={chosen[key]!r}; the weights have {' or '.join(map(repr, values))}."
+            )
+
+
+def _check_head(label, weights, source, found, classes):
+    """Raises ValueError unless the weights have a trained head of `classes` outputs."""
+    way_out = (
+        "For another number of classes, load the backbone with a new zero-initialised head "
+        "(`pretrained_top=False`) or without a head (`include_top=False`)."
+    )
+    if not found["classes"]:
+        raise ValueError(
+            f"{label}: these weights have no classification head. Received: weights={weights!r} "
+            f"with include_top=True. {way_out}"
+        )
+    if found["classes"] != classes:
+        raise ValueError(
+            f"{label}: If using `weights={str(weights)!r}` with `include_top=True`, `classes` "
+            f"should be {found['classes']}. Received classes={classes}. {way_out}"
+        )
+    rules = [rule for rule in source.format.rules if rule.target == "head/kernel"]
+    kernel = next(rule.source for rule in rules if rule.source in source)
+    if classes == 21843 and not np.any(source[kernel]):
+        raise ValueError(
+            f"{label}: the ImageNet-21k head of these weights is all zeros, as published in 2020. "
+            f"Received: weights={weights!r} with include_top=True. {way_out}"
+        )
+
+
+def _native_image(config, found, input_shape):
+    """Image size (height, width) of a file, as far as it tells; else that of the variant."""
+    if "grid" in found:
+        return tuple(n * config.patch for n in found["grid"])
+    if config.positions == "learned-1d" and "rows" in found:
+        patches = found["rows"] - config.positioned_tokens
+        grid = source_grid(patches, _grid_of(config, input_shape))
+        return tuple(n * config.patch for n in grid)
+    return config.image
+
+
+def _image_shape(label, config, input_shape, native):
+    """(H, W, C), checked."""
+    if input_shape is None:
+        return (*native, 3)
+    shape = tuple(input_shape)
+    valid = len(shape) == 3 and all(
+        n is None or (isinstance(n, int | np.integer) and n > 0) for n in shape
+    )
+    if not valid or shape[2] is None:
+        raise ValueError(
+            f"{label}: `input_shape` must be a tuple (height, width, channels); height and width "
+            f"may be None. Received: input_shape={input_shape!r}."
+        )
+    check_size(shape[:2], config.patch, f"{label}: input_shape={shape}")
+    return shape
+
+
+def _statistics(variant, row, source):
+    if row is not None:
+        return row.statistics
+    return (source.format.statistics if source is not None else None) or variant.statistics
+
+
+def _recipe(row):
+    if row is None:
+        return None
+    return {"crop_fraction": row.crop_fraction, "interpolation": row.interpolation}

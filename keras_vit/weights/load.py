@@ -1,0 +1,268 @@
+"""Checkpoint -> model: everything is planned and checked, then assigned."""
+
+import dataclasses
+import logging
+
+import keras
+import numpy as np
+
+from keras_vit.weights.formats import Numerics, recognise, source_grid
+from keras_vit.weights.readers import read
+from keras_vit.weights.rules import Context
+from keras_vit.weights.tables import FORMATS
+from keras_vit.weights.tables.keras_names import KerasNames
+
+logger = logging.getLogger(__name__)
+
+HEAD_PARTS = ("head/", "pre_logits/", "fc_norm/", "map_pooling/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a file gave to a model.
+
+    Attributes:
+        format: name of the checkpoint format.
+        loaded: variable paths that were assigned.
+        resampled: those of them whose values were resampled to another grid or patch size.
+        new: variable paths that kept their initial values on purpose.
+        dropped: names in the file that were left out on purpose.
+    """
+
+    format: str
+    loaded: tuple
+    resampled: tuple
+    new: tuple
+    dropped: tuple
+
+    def __str__(self):
+        return (
+            f"{self.format}: {len(self.loaded)} variables loaded, {len(self.resampled)} of them "
+            f"resampled, {len(self.new)} new, {len(self.dropped)} arrays of the file dropped"
+        )
+
+
+class Target:
+    """A model of a plain encoder, as the name tables see it.
+
+    Args:
+        model: a Keras model with one `PatchEncoder`, at any depth.
+
+    Raises:
+        ValueError: the model has no, or more than one, `PatchEncoder`.
+    """
+
+    def __init__(self, model):
+        layers = list(_flat(model))
+        encoders = [layer for layer in layers if type(layer).__name__ == "PatchEncoder"]
+        if len(encoders) != 1:
+            raise ValueError(
+                f"{model.name}: expected a model with one PatchEncoder. Received: {len(encoders)}."
+            )
+        self.encoder = encoders[0]
+        self.prefix = self.encoder.name.removesuffix("patch_encoder")
+        self.blocks = [layer for layer in layers if type(layer).__name__ == "TransformerBlock"]
+        self.variables = {}
+        for layer in layers:
+            if layer.name.startswith(self.prefix):
+                for variable in layer.weights:
+                    self.variables[variable.path.removeprefix(self.prefix)] = variable
+
+    def numerics(self):
+        """The `Numerics` that the model was built with; None for what it does not have."""
+        block = self.blocks[0]
+        return Numerics(block.epsilon, block.mlp.activation, self.encoder.resampling)
+
+
+def _flat(model):
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _flat(layer)
+        else:
+            yield layer
+
+
+def open_source(path, head_path=None):
+    """Opens a checkpoint file and recognises its format.
+
+    Args:
+        path: file or folder.
+        head_path: a second file that holds the linear head alone (DINOv2).
+
+    Returns:
+        A `Source`.
+
+    Raises:
+        ValueError: not a checkpoint, or of no known format.
+    """
+    checkpoint = read(path)
+    if head_path is not None:
+        checkpoint = _WithHead(checkpoint, read(head_path))
+    if checkpoint.container == "keras":
+        checkpoint = KerasNames(checkpoint)
+    return recognise(checkpoint, FORMATS)
+
+
+class _WithHead:
+    """A backbone and its separately published linear head, as one checkpoint."""
+
+    def __init__(self, backbone, head):
+        self.path, self.container = backbone.path, backbone.container
+        self._parts = {name: (backbone, name) for name in backbone}
+        self._parts.update({f"linear_head.{name}": (head, name) for name in head})
+
+    def __iter__(self):
+        return iter(self._parts)
+
+    def __getitem__(self, name):
+        checkpoint, name = self._parts[name]
+        return checkpoint[name]
+
+    def shape(self, name):
+        checkpoint, name = self._parts[name]
+        return checkpoint.shape(name)
+
+
+def load(model, path, *, new_head=False, resample_patches=False):
+    """Loads a checkpoint file of any known format into a model.
+
+    The model stays untouched unless every variable finds its array and every array its variable.
+
+    Args:
+        model: a model built by this package, reloaded, or holding one such model.
+        path: an official .npz; a timm, transformers or DINOv2 .safetensors or .pth; .weights.h5;
+            .keras; a folder of shards.
+        new_head: keep the model's own head and pre-logits layer instead of the file's.
+        resample_patches: resample the patch embedding if the file has another patch size.
+
+    Returns:
+        A `Report`.
+
+    Raises:
+        ValueError: the file cannot be read, is of another architecture, or comes from a source with
+            other numerics than the model was built with. The message lists every complaint.
+    """
+    source = open_source(path)
+    return load_source(model, source, new_head=new_head, resample_patches=resample_patches)
+
+
+def load_source(model, source, *, new_head=False, resample_patches=False):
+    """`load` for a file that is open already."""
+    target = Target(model)
+    title = f"{source.checkpoint.path} ({source.format.name}) -> {model.name}"
+    _check_numerics(source, target, title)
+    new = [p for p in target.variables if new_head and p.startswith(("head/", "pre_logits/"))]
+    takes_head = not new_head and any(path.startswith("head/") for path in target.variables)
+    plan, complaints = _plan(source, target, set(new), resample_patches)
+    used = {rule.source.format(**context.index) for _, rule, context in plan}
+    dropped, unknown = [], []
+    for name in source.names:
+        if name not in used:
+            (dropped if _may_drop(name, source, takes_head) else unknown).append(name)
+    complaints += [f"the model has no variable for {name} {source.shape(name)}" for name in unknown]
+    if complaints:
+        count = len(complaints)
+        shown = complaints[:12] + [f"... and {count - 12} more"] * (count > 12)
+        raise ValueError(
+            f"{title}: {count} problem{'s' if count > 1 else ''}; nothing was loaded.\n  - "
+            + "\n  - ".join(shown)
+        )
+    values = _values(source, plan)
+    for (path, _, _), value in zip(plan, values, strict=True):
+        target.variables[path].assign(value)
+    resampled = tuple(
+        path for path, rule, context in plan
+        if path.endswith("positions") and context.grid not in (None, target.encoder.grid)
+    )  # fmt: skip
+    report = Report(
+        source.format.name,
+        tuple(path for path, _, _ in plan),
+        resampled,
+        tuple(new),
+        tuple(sorted(source.names[name] for name in dropped)),
+    )
+    logger.info("%s: %s", title, report)
+    return report
+
+
+def _check_numerics(source, target, title):
+    wanted, found = source.format.numerics(source), target.numerics()
+    differing = []
+    for field in dataclasses.fields(Numerics):
+        theirs, ours = getattr(wanted, field.name), getattr(found, field.name)
+        if theirs != ours and not (field.name == "activation" and ours == "silu"):
+            differing.append(f"{field.name} {theirs} (the model has {ours})")
+    if differing:
+        raise ValueError(
+            f"{title}: the weights belong to other numerics than the model was built with: "
+            f"{', '.join(differing)}. Nothing was loaded. "
+            "Build the model with weights=<this file>: the builder takes the numerics of the file."
+        )
+
+
+def _plan(source, target, new, resample_patches):
+    """For every variable: (path, rule, context); and complaints."""
+    plan, complaints = [], []
+    grid = _grid(source, target)
+    for path, variable in target.variables.items():
+        if path in new:
+            continue
+        matches = [(r, index) for r in source.format.rules if (index := r.match(path)) is not None]
+        present = [(r, i) for r, i in matches if r.source.format(**i) in source]
+        shape = tuple(variable.shape)
+        if not present:
+            names = " or ".join(r.source.format(**i) for r, i in matches) or "nothing of this kind"
+            complaints.append(f"{path} {shape}: the file has no {names}")
+            continue
+        rule, index = present[0]
+        name = rule.source.format(**index)
+        patch_rule = target.encoder.resampling if resample_patches else None
+        context = Context(shape, index, target.encoder, grid, patch_rule)
+        received = source.shape(name)
+        # The shape after the transform, found without reading the data.
+        stand_in = np.broadcast_to(np.zeros((), "float32"), received)
+        try:
+            result = tuple(rule.apply(stand_in, context).shape)
+        except (ValueError, IndexError) as error:
+            result = error
+        if result != shape:
+            reason = f"gives {result}" if isinstance(result, tuple) else f"does not fit: {result}"
+            complaints.append(f"{path} {shape}: {name} {received} {reason}")
+            continue
+        plan.append((path, rule, context))
+    return plan, complaints
+
+
+def _grid(source, target):
+    """(h, w) of the file's position table, or None if it has none that the model could take."""
+    found = source.format.structure(source, target.encoder.grid)
+    if "grid" in found:
+        return found["grid"]
+    if target.encoder.positions != "learned-1d" or "rows" not in found:
+        return None
+    return source_grid(found["rows"] - found["positioned_tokens"], target.encoder.grid)
+
+
+def _may_drop(name, source, takes_head):
+    """Whether an array may be left out: by the format's own list, or as part of a head that is not wanted."""
+    if source.is_ignored(name):
+        return True
+    if takes_head:
+        return False
+    return any(r.source == name and r.target.startswith(HEAD_PARTS) for r in source.format.rules)
+
+
+def _values(source, plan):
+    """The arrays of the plan, in its order; every array of the file is read once."""
+    order = sorted(range(len(plan)), key=lambda k: plan[k][1].source.format(**plan[k][2].index))
+    values = [None] * len(plan)
+    last, array = None, None
+    for k in order:
+        _, rule, context = plan[k]
+        name = rule.source.format(**context.index)
+        if name != last:
+            last, array = name, source[name]
+        values[k] = rule.apply(array, context)
+    return values
+
+

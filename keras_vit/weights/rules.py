@@ -1,0 +1,158 @@
+"""Name tables: how the arrays of a checkpoint format become the variables of a model."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One line of a name table.
+
+    Attributes:
+        target: variable path without the model's prefix, indices in braces: "block_{i}/mlp/hidden/kernel".
+        source: name in the file, with the same indices.
+        transform: pure function (array, context) -> array.
+        stacked: the file stacks the arrays of all blocks along a leading axis; `i` picks one.
+    """
+
+    target: str
+    source: str
+    transform: Callable = None
+    stacked: bool = False
+
+    @functools.cached_property
+    def pattern(self):
+        return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(self.target)))
+
+    def match(self, path):
+        """Indices of `path` under this rule's target, or None."""
+        found = self.pattern.fullmatch(path)
+        return {key: int(value) for key, value in found.groupdict().items()} if found else None
+
+    def apply(self, array, context):
+        """The array of the target variable."""
+        if self.stacked:
+            array = array[context.index["i"]]
+        return self.transform(array, context) if self.transform else array
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a transform may know of its target.
+
+    Attributes:
+        shape: of the target variable.
+        index: values of the indices in the target's path.
+        encoder: the model's `PatchEncoder`.
+        grid: (h, w) of the position table in the file, or None.
+        patch_resampling: rule for kernels of another patch size, or None to refuse them.
+    """
+
+    shape: tuple
+    index: dict
+    encoder: object = None
+    grid: tuple | None = None
+    patch_resampling: str | None = None
+
+
+def transposed(array, context):
+    """Dense kernel (out, in) -> (in, out)."""
+    return array.T
+
+
+def transposed_third(k):
+    """Kernel of the k-th of three layers stacked along the rows, (3 * out, in) -> (in, out)."""
+
+    def transform(array, context):
+        return _part(array, k, 3).T
+
+    return transform
+
+
+def third(k):
+    """Bias of the k-th of three stacked layers, (3 * out,) -> (out,)."""
+    return lambda array, context: _part(array, k, 3)
+
+
+def transposed_half(k):
+    """Kernel of the k-th of two layers stacked along the rows, (2 * out, in) -> (in, out)."""
+    return lambda array, context: _part(array, k, 2).T
+
+
+def half(k):
+    """Bias of the k-th of two stacked layers, (2 * out,) -> (out,)."""
+    return lambda array, context: _part(array, k, 2)
+
+
+def _part(array, k, count):
+    size = array.shape[0] // count
+    return array[k * size : (k + 1) * size]
+
+
+def join_output_heads(array, context):
+    """Kernel (D, heads, d) -> (D, heads * d), or bias (heads, d) -> (heads * d,)."""
+    return array.reshape(*array.shape[:-2], -1)
+
+
+def join_input_heads(array, context):
+    """Kernel (heads, d, D) -> (heads * d, D)."""
+    return array.reshape(-1, array.shape[-1])
+
+
+def reshaped(array, context):
+    """Adds or drops axes of length 1: tokens are stored as (D,), (1, D) or (1, 1, D)."""
+    if [n for n in array.shape if n != 1] == [n for n in context.shape if n != 1]:
+        return array.reshape(context.shape)
+    return array
+
+
+def patch_kernel_hwio(array, context):
+    """Convolution kernel (P, P, C, D) -> (P * P * C, D).
+
+    Another number of channels: one channel takes the sum over the colours; N take the colours in
+    turn, scaled by C / N, so that a grey picture gives the same tokens either way.
+    """
+    patch, _, channels, width = array.shape
+    if context.patch_resampling and context.shape[0] != patch * patch * channels:
+        side = int(np.sqrt(context.shape[0] // channels))
+        if side * side * channels == context.shape[0]:
+            from keras_vit.weights.resample import resample_patch_kernel
+
+            return resample_patch_kernel(array, (side, side), context.patch_resampling).reshape(
+                -1, width
+            )
+    wanted = context.shape[0] // (patch * patch)
+    if context.shape[0] == patch * patch * wanted and wanted != channels and wanted > 0:
+        if wanted == 1:
+            array = array.sum(axis=2, keepdims=True)
+        else:
+            array = array[:, :, np.arange(wanted) % channels] * (channels / wanted)
+    return array.reshape(-1, width)
+
+
+def patch_kernel_oihw(array, context):
+    """Convolution kernel (D, C, P, P) -> (P * P * C, D)."""
+    return patch_kernel_hwio(array.transpose(2, 3, 1, 0), context)
+
+
+def positions(array, context):
+    """Position table (1, rows, D) or (rows, D) -> (rows', D), resampled to the grid of the model."""
+    table = array.reshape(-1, array.shape[-1])
+    if context.grid is None:
+        return table
+    return context.encoder.resampled("positions", table, context.grid)
+
+
+def own_variable(name):
+    """A variable that `PatchEncoder` saved itself, resampled if its size depends on the grid."""
+
+    def transform(array, context):
+        if context.grid is None:
+            return array
+        return context.encoder.resampled(name, array, context.grid)
+
+    return transform
