@@ -10,6 +10,8 @@ import keras
 import numpy as np
 from PIL import Image
 
+from keras_vit.layers import Normalize, PatchEncoder, Patches
+
 # (mean, standard deviation) of red, green and blue, on the scale 0..1.
 STATISTICS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -78,6 +80,42 @@ class Recipe:
                 "Without antialiasing only bilinear resizing exists. "
                 f"Received: interpolation={self.interpolation!r}. Pass antialias=True."
             )
+
+
+def recipe_of(model):
+    """The recipe by which pictures are cut for a model of this package.
+
+    Args:
+        model: a model that takes pixels of 0..255 and normalises them itself, also reloaded, or
+            holding such a model.
+
+    Returns:
+        The `Recipe` of the weights the model was built from, at the model's own input size. The
+        whole shorter side is kept if the weights were a file, which does not tell. A dynamic
+        height or width takes the size that the position table was made for.
+
+    Raises:
+        ValueError: the model does not normalise its pictures, or does not take them in colour.
+    """
+    parts = {type(layer): layer for layer in _layers(model)}
+    height, width, channels = model.input_shape[1:]
+    if Normalize not in parts or channels != 3:
+        raise ValueError(
+            "Pictures can be prepared for models that take 3 channels of 0..255 and hold a Normalize "
+            f"layer. Received: {model.name} with input shape {model.input_shape}. "
+            "Build it with include_preprocessing=True."
+        )
+    if None in (height, width):
+        height, width = (n * parts[Patches].patch_size for n in parts[PatchEncoder].grid)
+    return Recipe((height, width), **(parts[Normalize].recipe or {}))
+
+
+def _layers(model):
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _layers(layer)
+        else:
+            yield layer
 
 
 def prepare(image, recipe):

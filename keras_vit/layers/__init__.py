@@ -5,8 +5,8 @@ from keras_vit.layers.attention import MultiHeadSelfAttention as MultiHeadSelfAt
 from keras_vit.layers.block import TransformerBlock as TransformerBlock
 from keras_vit.layers.feed_forward import Mlp as Mlp
 from keras_vit.layers.feed_forward import SwiGLU as SwiGLU
-from keras_vit.layers.patches import Patches as Patches
 from keras_vit.layers.patches import PatchEncoder as PatchEncoder
+from keras_vit.layers.patches import Patches as Patches
 from keras_vit.layers.pooling import PoolPatches as PoolPatches
 from keras_vit.layers.pooling import TakeToken as TakeToken
 from keras_vit.layers.pooling import TokensToGrid as TokensToGrid

@@ -11,7 +11,7 @@ def _dense(units, name, use_bias, dtype):
 
 
 def _head_size(width, heads, owner):
-    if width % heads:
+    if heads < 1 or width % heads:
         raise ValueError(
             f"{owner}: the width must be a multiple of the number of heads. "
             f"Received: width={width}, heads={heads}."
@@ -102,6 +102,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def _split(self, x):
         shape = ops.shape(x)
         return ops.reshape(x, (shape[0], shape[1], self.heads, self.head_size))
+
+    def compute_output_spec(self, inputs, training=None, return_attention=False):
+        outputs = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+        if not return_attention:
+            return outputs
+        batch, count, _ = inputs.shape
+        maps = keras.KerasTensor((batch, self.heads, count, count), dtype=self.compute_dtype)
+        return outputs, maps
 
     def compute_output_shape(self, input_shape):
         return input_shape

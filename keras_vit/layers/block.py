@@ -71,12 +71,32 @@ class TransformerBlock(keras.layers.Layer):
             branch, attention = self.attention(x, training=training, return_attention=True)
             return self._rest(inputs, branch, training), attention
         if self.gradient_checkpointing and training:
-            return keras.remat(lambda x: self._forward(x, training))(inputs)
+            return self._checkpointed(inputs)
         return self._forward(inputs, training)
 
     def _forward(self, inputs, training):
         branch = self.attention(self.attention_norm(inputs), training=training)
         return self._rest(inputs, branch, training)
+
+    def _checkpointed(self, inputs):
+        """`_forward` in training, recomputed in the backward pass with the same random numbers.
+
+        For that the states of the random generators go in as values and come out as outputs.
+        """
+        weights = self.weights
+        seeds = [v for v in self.variables if keras.backend.is_int_dtype(v.dtype)]
+        states = [seed.value * 1 for seed in seeds]  # a copy: under TensorFlow it is the variable
+
+        def forward(x, *values):
+            known = zip((*weights, *seeds), (*values, *states), strict=True)
+            with keras.StatelessScope(list(known)) as scope:
+                x = self._forward(x, training=True)
+            return x, *map(scope.get_current_value, seeds)
+
+        outputs, *states_after = keras.remat(forward)(inputs, *(v.value for v in weights))
+        for seed, state in zip(seeds, states_after, strict=True):
+            seed.assign(state)
+        return outputs
 
     def _rest(self, inputs, branch, training):
         """Everything after the attention: first residual, then the whole second branch."""
@@ -87,6 +107,9 @@ class TransformerBlock(keras.layers.Layer):
         if self.layer_scale is not None:
             branch = self.mlp_scale(branch)
         return x + self.drop_path(branch, training=training)
+
+    def compute_output_spec(self, inputs, training=None, return_attention=False):
+        return self.attention.compute_output_spec(inputs, return_attention=return_attention)
 
     def compute_output_shape(self, input_shape):
         return input_shape

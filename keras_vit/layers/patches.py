@@ -59,6 +59,10 @@ class Patches(keras.layers.Layer):
         return {**super().get_config(), "patch_size": self.patch_size}
 
 
+def _known(size):
+    return all(isinstance(n, int) for n in size)
+
+
 def check_size(size, patch, owner):
     """Raises ValueError unless `patch` divides the known ones of height and width."""
     for name, n in zip(("height", "width"), size, strict=True):
@@ -149,7 +153,7 @@ class PatchEncoder(keras.layers.Layer):
         return len(self.tokens) + self.registers
 
     def build(self, patches_shape, images_shape=None):
-        if patches_shape[1] is not None and patches_shape[1] != math.prod(self.grid):
+        if images_shape is None and patches_shape[1] not in (None, math.prod(self.grid)):
             raise ValueError(
                 f"{self.name}: a grid of {self.grid[0]}x{self.grid[1]} has "
                 f"{math.prod(self.grid)} patches. Received: {patches_shape[1]} patches."
@@ -194,52 +198,57 @@ class PatchEncoder(keras.layers.Layer):
         return self.dropout(x, training=training)
 
     def _size(self, patches, images):
-        """(h, w) of the patches: None if it is the grid of the table."""
-        if patches.shape[1] is not None:
-            return None
+        """Grid (h, w) of the patches: ints where the size is known, scalar tensors where it is not."""
         if images is None:
-            raise ValueError(
-                f"{self.name}: patches of an image of dynamic size need the image too. "
-                "Call it as layer(patches, images)."
-            )
+            if patches.shape[1] != math.prod(self.grid):
+                raise ValueError(
+                    f"{self.name}: patches of another grid than {self.grid[0]}x{self.grid[1]} need "
+                    f"the image too. Received: {patches.shape[1]} patches. "
+                    "Call it as layer(patches, images)."
+                )
+            return self.grid
         patch = math.isqrt(patches.shape[-1] // images.shape[-1])
         shape = ops.shape(images)
         return shape[1] // patch, shape[2] // patch
 
     def _positions(self, size):
         """Positions of the extra tokens, (positioned_tokens, D), and of the grid, (h * w, D); or None."""
-        height, width = size or self.grid
+        height, width = size
+        if self.positions == "none":
+            return None, None
         if self.positions == "sincos-2d":
-            return None, resample.sincos_2d(
-                height, width, self.width, xp=np if size is None else ops
-            )
+            xp = np if _known(size) else ops
+            return None, resample.sincos_2d(height, width, self.width, xp=xp)
+        matrices = self._matrices(size)
         if self.positions == "learned-2d":
             rows, columns = self.own["row_positions"], self.own["column_positions"]
-            if size is not None:
-                row_matrix, column_matrix = self._matrices(size)
-                rows, columns = ops.matmul(row_matrix, rows), ops.matmul(column_matrix, columns)
+            if matrices is not None:
+                rows, columns = ops.matmul(matrices[0], rows), ops.matmul(matrices[1], columns)
             rows = ops.repeat(rows, width, axis=0)
             columns = ops.tile(columns, (height, 1))
             return None, ops.concatenate([rows, columns], axis=1)
-        if self.positions == "none":
-            return None, None
         table = ops.convert_to_tensor(self.own["positions"])
         count = self.positioned_tokens
         positioned, grid = (table[:count], table[count:]) if count else (None, table)
-        if size is not None:
-            row_matrix, column_matrix = self._matrices(size)
+        if matrices is not None:
             grid = ops.reshape(grid, (*self.grid, self.width))
-            grid = ops.einsum("ah,hwd->awd", row_matrix, ops.cast(grid, "float32"))
-            grid = ops.einsum("bw,awd->abd", column_matrix, grid)
+            grid = ops.einsum("ah,hwd->awd", matrices[0], ops.cast(grid, "float32"))
+            grid = ops.einsum("bw,awd->abd", matrices[1], grid)
             grid = ops.reshape(grid, (height * width, self.width))
         return positioned, grid
 
     def _matrices(self, size):
+        """Matrices (h, rows) and (w, columns) that resample the table to `size`; None at its own grid."""
         rule = resample.rule(self.resampling)
-        same = ops.logical_and(ops.equal(size[0], self.grid[0]), ops.equal(size[1], self.grid[1]))
-        offset = ops.where(same, 0.0, rule.offset)  # at the table's own grid nothing is resampled
+        if not _known(size):
+            same = ops.logical_and(*map(ops.equal, size, self.grid))
+            offset, xp = ops.where(same, 0.0, rule.offset), ops
+        elif size == self.grid:
+            return None
+        else:
+            offset, xp = rule.offset, np
         return [
-            resample.interpolation_matrix(rule, old, new, offset=offset, xp=ops)
+            ops.cast(resample.interpolation_matrix(rule, old, new, offset, xp), "float32")
             for old, new in zip(self.grid, size, strict=True)
         ]
 
@@ -278,7 +287,7 @@ class PatchEncoder(keras.layers.Layer):
         if name in ("row_positions", "column_positions"):
             size = self.grid[name == "column_positions"]
             rule = resample.rule(self.resampling)
-            return resample.resample_grid(value[:, None], (size, 1), rule)[:, 0]
+            return resample.interpolation_matrix(rule, len(value), size) @ value
         return value
 
     def get_config(self):

@@ -69,9 +69,7 @@ def _declare(name, config, base, parameters, top1, top1_registers):
 DINOv2_S14, DINOv2_S14_reg4 = _declare(
     "DINOv2_S14", _SMALL, "dinov2_vits14", 22_056_192, 81.1, 80.9
 )
-DINOv2_B14, DINOv2_B14_reg4 = _declare(
-    "DINOv2_B14", _BASE, "dinov2_vitb14", 86_579_712, 84.5, 84.6
-)
+DINOv2_B14, DINOv2_B14_reg4 = _declare("DINOv2_B14", _BASE, "dinov2_vitb14", 86_579_712, 84.5, 84.6)
 DINOv2_L14, DINOv2_L14_reg4 = _declare(
     "DINOv2_L14", _LARGE, "dinov2_vitl14", 304_367_616, 86.3, 86.7
 )

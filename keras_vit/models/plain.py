@@ -14,7 +14,7 @@ from keras_vit.preprocessing import STATISTICS
 from keras_vit.weights import augreg
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.formats import source_grid
-from keras_vit.weights.load import load_source, open_source
+from keras_vit.weights.loading import load_source, open_source
 
 
 def self_attention(config, use_bias=True, query_key_norm=False, **kwargs):
@@ -135,7 +135,9 @@ CLASSIFIERS = {
     "avgmax": _norm_after("avgmax"),  # mean of average and maximum, then a norm (timm)
     "map": _map,  # attention pooling after the final norm
     "linear": _linear(1),  # class token and mean of the patch tokens (DINOv2)
-    "linear4": _linear(4),  # class tokens of the last four blocks, mean of the patch tokens (DINOv2)
+    "linear4": _linear(
+        4
+    ),  # class tokens of the last four blocks, mean of the patch tokens (DINOv2)
 }
 NORM_AFTER_POOLING = ("avg", "avgmax")
 POOLING = (None, "token", "avg", "max", "map")

@@ -167,7 +167,7 @@ ViT_G14 = _variant("ViT_G14", _GIGANTIC, _plain.build, parameters=1_844_440_680)
 # The small model that ships with the package: 28x28 pictures, trained by applications/fashion_mnist.
 ViT_Mini4 = _variant(
     "ViT_Mini4", _replace(_BASE, patch=4, width=96, depth=6, heads=3, mlp=192, image=(28, 28)),
-    _plain.build, parameters=458_890, classes=10, counted="with 10 classes at 28x28", weights=(
+    _plain.build, parameters=459_466, classes=10, counted="with 10 classes at 28x28", weights=(
         _Weights(
             "fashion-mnist", "package:vit_mini4_fashion_mnist.npz", classes=10, image=(28, 28),
             statistics="half", crop_fraction=1.0, licence="Apache-2.0",

@@ -1,7 +1,7 @@
 """Checkpoint files: reading them, and loading them into models."""
 
-from keras_vit.weights.load import Report as Report
-from keras_vit.weights.load import load as load
+from keras_vit.weights.loading import Report as Report
+from keras_vit.weights.loading import load as load
 from keras_vit.weights.readers import Checkpoint as Checkpoint
 from keras_vit.weights.readers import CheckpointError as CheckpointError
 from keras_vit.weights.readers import read as read

@@ -133,7 +133,9 @@ def resample_positions(table, old_grid, new_grid, resampling):
         )
     grid = np.reshape(table[prefix:], (*old_grid, table.shape[-1]))
     grid = resample_grid(grid, new_grid, resampling)
-    return np.concatenate([table[:prefix].astype("float32"), np.reshape(grid, (-1, table.shape[-1]))])
+    return np.concatenate(
+        [table[:prefix].astype("float32"), np.reshape(grid, (-1, table.shape[-1]))]
+    )
 
 
 def resample_patch_kernel(kernel, size, resampling="timm"):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_vit.weights.resample import resample_patch_kernel
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -48,6 +50,7 @@ class Context:
         shape: of the target variable.
         index: values of the indices in the target's path.
         encoder: the model's `PatchEncoder`.
+        patch_size: of the model.
         grid: (h, w) of the position table in the file, or None.
         patch_resampling: rule for kernels of another patch size, or None to refuse them.
     """
@@ -55,6 +58,7 @@ class Context:
     shape: tuple
     index: dict
     encoder: object = None
+    patch_size: int | None = None
     grid: tuple | None = None
     patch_resampling: str | None = None
 
@@ -116,21 +120,15 @@ def patch_kernel_hwio(array, context):
     Another number of channels: one channel takes the sum over the colours; N take the colours in
     turn, scaled by C / N, so that a grey picture gives the same tokens either way.
     """
-    patch, _, channels, width = array.shape
-    if context.patch_resampling and context.shape[0] != patch * patch * channels:
-        side = int(np.sqrt(context.shape[0] // channels))
-        if side * side * channels == context.shape[0]:
-            from keras_vit.weights.resample import resample_patch_kernel
-
-            return resample_patch_kernel(array, (side, side), context.patch_resampling).reshape(
-                -1, width
-            )
-    wanted = context.shape[0] // (patch * patch)
-    if context.shape[0] == patch * patch * wanted and wanted != channels and wanted > 0:
-        if wanted == 1:
-            array = array.sum(axis=2, keepdims=True)
-        else:
-            array = array[:, :, np.arange(wanted) % channels] * (channels / wanted)
+    channels, width = array.shape[2:]
+    patch = context.patch_size
+    if context.patch_resampling is not None:
+        array = resample_patch_kernel(array, (patch, patch), context.patch_resampling)
+    wanted = context.shape[0] // patch**2
+    if wanted == 1 < channels:
+        array = array.sum(axis=2, keepdims=True)
+    elif wanted not in (0, channels):
+        array = array[:, :, np.arange(wanted) % channels] * (channels / wanted)
     return array.reshape(-1, width)
 
 

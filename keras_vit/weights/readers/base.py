@@ -128,7 +128,7 @@ def parse_json(text, what) -> dict:
 def byte_count(name, shape, itemsize) -> int:
     """Bytes that an array of this shape needs; refuses what is no shape of an array."""
     if not all(type(size) is int and size >= 0 for size in shape):
-        raise CheckpointError(f"array {name!r}: a shape holds whole numbers. Received: {shape}")
+        raise CheckpointError(f"array {name!r}: damaged, a shape holds whole numbers")
     # numpy counts the bytes as if no axis were empty, and so do we.
     if len(shape) > 32 or math.prod(size or 1 for size in shape) * itemsize >= 2**63:
         raise CheckpointError(f"array {name!r}: no array is that large. Received: {shape}")

@@ -96,7 +96,9 @@ def _index(path):
     if safetensors.is_index(contents):
         return contents
     if "weight_map" in contents:
-        raise CheckpointError(keras_files.SHARDED)
+        raise CheckpointError(
+            f"an index of other files than .safetensors beside it. {keras_files.SHARDED}"
+        )
     return None
 
 

@@ -21,7 +21,7 @@ SHARDED = (
     "Keras weights in several files (.weights.json) are not read. "
     "Save them as one: model.save_weights('name.weights.h5')"
 )
-_PACKING_LIMIT = 1032  # as deflate; a dataset that claims more was never written
+_PACKING_LIMIT = 1032  # deflate, the filter of HDF5, expands no further than that
 _ERRORS = (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError, OverflowError)
 
 
@@ -88,8 +88,8 @@ def _entry(name, dataset, size) -> Entry:
             f"dataset {name!r}: only arrays of numbers are read. Received: dtype {dataset.dtype}"
         )
     needed = byte_count(name, dataset.shape, dataset.dtype.itemsize)
-    held = dataset.id.get_storage_size()
-    if needed > min(held, size) * _PACKING_LIMIT:
+    held = min(dataset.id.get_storage_size(), size)
+    if needed > held * (1 if dataset.chunks is None else _PACKING_LIMIT):
         raise CheckpointError(f"dataset {name!r}: damaged, needs {needed} bytes and holds {held}")
     dtype = "bfloat16" if bfloat16 else dataset.dtype.name
     return Entry(dataset.shape, dtype, functools.partial(_load, name, dataset, bfloat16))

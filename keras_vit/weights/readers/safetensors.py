@@ -34,17 +34,17 @@ def entries(file) -> tuple[dict[str, Entry], dict]:
     """Arrays and metadata of one open safetensors file."""
     size = os.fstat(file.fileno()).st_size
     file.seek(0)
-    header_size = int.from_bytes(file.read(8), "little")
-    begin = 8 + header_size
+    length = int.from_bytes(file.read(8), "little")
+    begin = 8 + length
     if begin > size:
         raise CheckpointError(
-            f"safetensors: the header length is {header_size} bytes, but the file has {size}; "
-            "truncated or damaged"
+            f"safetensors: truncated or damaged, its header has a length of {length} bytes in a "
+            f"file of {size}"
         )
-    header = parse_json(file.read(header_size), "safetensors header")
+    header = parse_json(file.read(length), "safetensors header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
-        raise CheckpointError(f"safetensors header: __metadata__ is no dictionary: {metadata!r}")
+        raise CheckpointError("safetensors header: damaged, __metadata__ is no dictionary")
     spans = {name: _span(name, description) for name, description in header.items()}
     _check_layout(spans, size - begin)
     loaded = {}
@@ -86,8 +86,8 @@ def _span(name, description):
     with damage(f"array {name!r}, description", TypeError, KeyError, ValueError):
         dtype, shape = description["dtype"], tuple(description["shape"])
         start, end = description["data_offsets"]
-    if dtype not in _DTYPES:
-        raise CheckpointError(f"array {name!r}: unknown dtype {dtype!r}; known: {list(_DTYPES)}")
+        if dtype not in _DTYPES:
+            raise CheckpointError(f"array {name!r}: dtype {dtype!r} is none of {list(_DTYPES)}")
     needed = byte_count(name, shape, STORED[_DTYPES[dtype]].itemsize)
     if type(start) is not int or type(end) is not int or end - start != needed:
         raise CheckpointError(

@@ -29,8 +29,10 @@ def _attention(target, source, stacked=False):
         for part in ("kernel", "bias"):
             rules.append(
                 Rule(
-                    f"{target}/{name}/{part}", f"{source}/{name}/{part}",
-                    t.join_output_heads, stacked,
+                    f"{target}/{name}/{part}",
+                    f"{source}/{name}/{part}",
+                    t.join_output_heads,
+                    stacked,
                 )  # fmt: skip
             )
     rules.append(

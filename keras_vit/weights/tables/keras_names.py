@@ -68,7 +68,9 @@ class KerasNames:
         self.checkpoint = checkpoint
         self.path = checkpoint.path
         self.metadata = checkpoint.metadata
-        dense = sorted({m[0] for name in checkpoint if (m := re.match(r"layers/dense(_1)?/", name))})
+        dense = sorted(
+            {m[0] for name in checkpoint if (m := re.match(r"layers/dense(_1)?/", name))}
+        )
         roles = {1: ("head",), 2: ("pre_logits", "head")}.get(len(dense), ())
         self._names = {}
         for name in checkpoint:

@@ -60,6 +60,7 @@ class Target:
                 f"{model.name}: expected a model with one PatchEncoder. Received: {len(encoders)}."
             )
         self.encoder = encoders[0]
+        self.patch_size = next(x.patch_size for x in layers if type(x).__name__ == "Patches")
         self.prefix = self.encoder.name.removesuffix("patch_encoder")
         self.blocks = [layer for layer in layers if type(layer).__name__ == "TransformerBlock"]
         self.variables = {}
@@ -153,11 +154,10 @@ def load_source(model, source, *, new_head=False, resample_patches=False):
     _check_numerics(source, target, title)
     new = [p for p in target.variables if new_head and p.startswith(("head/", "pre_logits/"))]
     takes_head = not new_head and any(path.startswith("head/") for path in target.variables)
-    plan, complaints = _plan(source, target, set(new), resample_patches)
-    used = {rule.source.format(**context.index) for _, rule, context in plan}
+    plan, tried, complaints = _plan(source, target, set(new), resample_patches)
     dropped, unknown = [], []
     for name in source.names:
-        if name not in used:
+        if name not in tried:
             (dropped if _may_drop(name, source, takes_head) else unknown).append(name)
     complaints += [f"the model has no variable for {name} {source.shape(name)}" for name in unknown]
     if complaints:
@@ -201,9 +201,14 @@ def _check_numerics(source, target, title):
 
 
 def _plan(source, target, new, resample_patches):
-    """For every variable: (path, rule, context); and complaints."""
-    plan, complaints = [], []
-    grid = _grid(source, target)
+    """For every variable: (path, rule, context); the names in the file that were considered; complaints."""
+    plan, tried, complaints = [], set(), []
+    try:
+        grid = _grid(source, target)
+    except ValueError as error:
+        grid = None
+        complaints.append(str(error))
+    patch_rule = target.encoder.resampling if resample_patches else None
     for path, variable in target.variables.items():
         if path in new:
             continue
@@ -216,21 +221,21 @@ def _plan(source, target, new, resample_patches):
             continue
         rule, index = present[0]
         name = rule.source.format(**index)
-        patch_rule = target.encoder.resampling if resample_patches else None
-        context = Context(shape, index, target.encoder, grid, patch_rule)
+        tried.add(name)
+        context = Context(shape, index, target.encoder, target.patch_size, grid, patch_rule)
         received = source.shape(name)
         # The shape after the transform, found without reading the data.
         stand_in = np.broadcast_to(np.zeros((), "float32"), received)
         try:
             result = tuple(rule.apply(stand_in, context).shape)
         except (ValueError, IndexError) as error:
-            result = error
+            complaints.append(f"{path} {shape}: {name} {received} does not fit: {error}")
+            continue
         if result != shape:
-            reason = f"gives {result}" if isinstance(result, tuple) else f"does not fit: {result}"
-            complaints.append(f"{path} {shape}: {name} {received} {reason}")
+            complaints.append(f"{path} {shape}: {name} {received} gives {result}")
             continue
         plan.append((path, rule, context))
-    return plan, complaints
+    return plan, tried, complaints
 
 
 def _grid(source, target):
@@ -264,5 +269,3 @@ def _values(source, plan):
             last, array = name, source[name]
         values[k] = rule.apply(array, context)
     return values
-
-

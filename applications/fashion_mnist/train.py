@@ -1,0 +1,188 @@
+"""Trains the ViT that keras_vit ships, from scratch on the 60,000 images of Fashion-MNIST.
+
+    apt-get install dataset-fashion-mnist
+    python applications/fashion_mnist/train.py --out build/fashion_mnist
+
+Expected: about an hour on 2 CPU cores.
+Writes history.csv (a row an epoch), result.json and vit_mini4_fashion_mnist.npz to --out. A run that
+was stopped goes on from its last epoch when the command is given again. `--quick` is a smoke run.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import time
+
+import keras
+import numpy as np
+from export import save_google_npz
+from numpy.lib.stride_tricks import sliding_window_view
+from prepare import CLASSES, DATA, SIDE, read_split
+
+import keras_vit
+
+BATCH = 128
+EPOCHS = 30
+WARM_UP_EPOCHS = 1
+LEARNING_RATE = 1.5e-3
+WEIGHT_DECAY = 0.05
+LABEL_SMOOTHING = 0.1
+DROP_PATH = 0.05
+SHIFT = 2  # pixels
+EMA_MOMENTUM = 0.998
+WEIGHTS = "vit_mini4_fashion_mnist.npz"
+
+
+def to_rgb(images):
+    """Grey (B, H, W) to (B, H, W, 3)."""
+    return np.repeat(images[..., None], 3, axis=-1)
+
+
+class TrainingBatches(keras.utils.PyDataset):
+    """Shuffled batches, each image shifted by up to `SHIFT` pixels and mirrored half of the time.
+
+    A batch: uint8 images (B, 28, 28, 3) and one-hot labels (B, 10).
+    """
+
+    def __init__(self, images, labels, seed):
+        super().__init__()
+        self.images = images
+        self.labels = labels
+        self.random = np.random.default_rng(seed)
+        self.on_epoch_end()
+
+    def __len__(self):
+        return len(self.images) // BATCH  # whole batches only: one shape, compiled once
+
+    def __getitem__(self, index):
+        chosen = self.order[index * BATCH : (index + 1) * BATCH]
+        return to_rgb(self._augmented(self.images[chosen])), np.eye(CLASSES, dtype="float32")[
+            self.labels[chosen]
+        ]
+
+    def on_epoch_end(self):
+        self.order = self.random.permutation(len(self.images))
+
+    def _augmented(self, images):
+        padded = np.pad(images, ((0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
+        crops = sliding_window_view(padded, (SIDE, SIDE), axis=(1, 2))
+        down, right = self.random.integers(0, 2 * SHIFT + 1, (2, len(images)))
+        shifted = crops[np.arange(len(images)), down, right]  # (B, 28, 28)
+        mirrored = self.random.random(len(images)) < 0.5
+        shifted[mirrored] = shifted[mirrored, :, ::-1]
+        return shifted
+
+
+@keras.saving.register_keras_serializable(package="fashion_mnist")
+class WarmUpCosine(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear from 0 to `peak` over `warm_up` steps, then a half cosine to 0 at `steps`."""
+
+    def __init__(self, peak, warm_up, steps):
+        self.peak = peak
+        self.warm_up = warm_up
+        self.steps = steps
+
+    def __call__(self, step):
+        step = keras.ops.cast(step, "float32")
+        progress = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        cosine = 0.5 * (1 + keras.ops.cos(math.pi * keras.ops.clip(progress, 0.0, 1.0)))
+        return self.peak * keras.ops.minimum((step + 1) / self.warm_up, cosine)
+
+    def get_config(self):
+        return {"peak": self.peak, "warm_up": self.warm_up, "steps": self.steps}
+
+
+def compiled_model(steps_per_epoch, epochs):
+    """The untrained model with its optimizer and loss; returns logits."""
+    model = keras_vit.ViT_Mini4(
+        weights=None, classifier_activation=None, drop_path_rate=DROP_PATH
+    )
+    schedule = WarmUpCosine(
+        LEARNING_RATE, WARM_UP_EPOCHS * steps_per_epoch, epochs * steps_per_epoch
+    )
+    optimizer = keras.optimizers.AdamW(
+        schedule, weight_decay=WEIGHT_DECAY, global_clipnorm=1.0,
+        use_ema=True, ema_momentum=EMA_MOMENTUM,
+    )  # fmt: skip
+    optimizer.exclude_from_weight_decay(
+        var_names=["bias", "gamma", "beta", "positions", "class_token"]
+    )
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=LABEL_SMOOTHING)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=True)
+    return model
+
+
+class HistoryFile(keras.callbacks.Callback):
+    """Appends a row to a CSV file after every epoch; the loss and accuracy are those of training."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.start = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        seconds = time.perf_counter() - self.start
+        if epoch == 0:
+            self.path.write_text("epoch,loss,accuracy,seconds\n")
+        with self.path.open("a") as file:
+            file.write(f"{epoch + 1},{logs['loss']:.4f},{logs['accuracy']:.4f},{seconds:.1f}\n")
+
+
+def train(images, labels, epochs, out):
+    """Trains, or goes on; the returned model has the averaged weights."""
+    batches = TrainingBatches(images, labels, seed=0)
+    model = compiled_model(len(batches), epochs)
+    model.fit(
+        batches,
+        epochs=epochs,
+        verbose=2,
+        callbacks=[
+            HistoryFile(out / "history.csv"),
+            keras.callbacks.BackupAndRestore(out / "backup"),
+        ],
+    )
+    return model
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=pathlib.Path, default=DATA, help="folder of the IDX files")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--quick", action="store_true", help="2,000 images, 2 epochs, 1,000 tests")
+    args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    keras.utils.set_random_seed(0)
+
+    images, labels = read_split("train", args.data)
+    test_images, test_labels = read_split("test", args.data)
+    epochs = args.epochs
+    if args.quick:
+        images, labels, epochs = images[:2000], labels[:2000], 2
+        test_images, test_labels = test_images[:1000], test_labels[:1000]
+
+    model = train(images, labels, epochs, args.out)
+    save_google_npz(model, args.out / WEIGHTS)
+
+    pixels = to_rgb(test_images)
+    trained = model.predict(pixels, batch_size=500, verbose=0)
+    loaded = keras_vit.ViT_Mini4(weights=args.out / WEIGHTS, classifier_activation=None)
+    logits = loaded.predict(pixels, batch_size=500, verbose=0)
+    result = {
+        "test_images": len(pixels),
+        "test_accuracy": float(np.mean(logits.argmax(axis=-1) == test_labels)),
+        "parameters": model.count_params(),
+        "epochs": epochs,
+        "largest_difference_after_reload": float(np.abs(logits - trained).max()),
+    }
+    (args.out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

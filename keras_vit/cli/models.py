@@ -1,0 +1,179 @@
+"""Options that choose a model, and the model they stand for."""
+
+import argparse
+import contextlib
+import dataclasses
+import pathlib
+import re
+import sys
+
+from keras_vit.cli import terminal
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A model that is ready for pictures.
+
+    Attributes:
+        model: the Keras model.
+        title: what it is, for people.
+        labels: class names of its weights; None if they are ImageNet's or unknown.
+    """
+
+    model: object
+    title: str
+    labels: tuple | None = None
+
+
+def positive(text):
+    """A positive integer, for argparse."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a positive whole number is expected, not {text!r}")
+    return int(text)
+
+
+def image_size(text):
+    """"224" or "224x320" as (height, width), for argparse."""
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected 224 or 224x320 (height x width), not {text!r}")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def add_size_option(parser):
+    """Adds `--image-size`."""
+    parser.add_argument("--image-size", type=image_size, metavar="N",
+                        help="pixels, N or HxW; by default the size of the weights")  # fmt: skip
+
+
+def add_options(parser, precision):
+    """Adds the options of `open_model`; `precision` is the default of `--precision`."""
+    parser.add_argument("--model", default="ViT_B16", metavar="NAME",
+                        help="see `keras-vit list`; or a .keras file (default: ViT_B16)")  # fmt: skip
+    parser.add_argument("--weights", metavar="W",
+                        help="a named set, or a checkpoint file (default: the model's own)")  # fmt: skip
+    add_size_option(parser)
+    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default=precision,
+                        help="auto is bfloat16 where the machine is fast at it (default: "
+                             f"{precision})")  # fmt: skip
+    parser.add_argument("--batch-size", type=positive, default=8, metavar="N",
+                        help="pictures at once (default: 8)")  # fmt: skip
+
+
+def open_model(args, include_top=True, pooling=None):
+    """The model that the options of `add_options` stand for.
+
+    Args:
+        args: the parsed options.
+        include_top: with the head, or the features before it.
+        pooling: of the features; None for the class token.
+
+    Returns:
+        An `Opened`.
+
+    Raises:
+        ValueError: options that do not fit together, no such model, or weights that do not fit it.
+        FetchError: the weights cannot be had.
+    """
+    if args.model.endswith(".keras"):
+        return _open_file(args, include_top, pooling)
+    precision = args.precision if args.precision != "auto" else _fast_precision()
+    dtype = "mixed_bfloat16" if precision == "bfloat16" else "float32"
+    options = {} if include_top else {"pooling": pooling or "token"}
+    opened = build(args.model, args.weights, args.image_size, include_top, dtype=dtype, **options)
+    return dataclasses.replace(opened, title=f"{opened.title}, {precision}")
+
+
+def build(name, weights=None, size=None, include_top=True, classes=None, dtype=None, **options):
+    """Builds a model of the package from its own or given weights.
+
+    Args:
+        name: of the model.
+        weights: a named set or a file; None for the model's default.
+        size: (height, width); None for that of the weights.
+        include_top: with or without a head.
+        classes: of the head; None for as many as the weights have. Any other number than that makes
+            a new head, zero-initialised.
+        dtype: of the model.
+        **options: further arguments of the model.
+
+    Returns:
+        An `Opened`.
+
+    Raises:
+        ValueError: no such model, or weights that do not fit.
+        FetchError: the weights cannot be had.
+    """
+    from keras_vit.models.plain import open_weights
+    from keras_vit.registry import get_variant
+    from keras_vit.weights.fetch import FetchError
+
+    variant = get_variant(name)
+    weights = weights or variant.default
+    if weights is None:
+        raise ValueError(f"{name} has no published weights. Give a file by --weights.")
+    if include_top:
+        options["classes"] = classes
+    try:
+        # A download shows its progress on stdout.
+        with contextlib.redirect_stdout(sys.stderr), terminal.remarks():
+            row, source = open_weights(variant, weights, include_top)
+            if include_top:
+                options |= _head(source, variant, size, classes)
+            model = variant.function(
+                include_top=include_top, weights=weights, dtype=dtype,
+                input_shape=size and (*size, 3), **options,
+            )  # fmt: skip
+    except FetchError as error:
+        hint = "" if name == "ViT_Mini4" else " `--model ViT_Mini4` needs no network."
+        raise FetchError(f"{error}{hint}") from error
+    return Opened(model, f"{variant.name}, weights {weights}", row and row.labels)
+
+
+def _head(source, variant, size, classes):
+    """The model's arguments `classes` and `pretrained_top`."""
+    grid = size and tuple(side // variant.config.patch for side in size)
+    found = source.format.structure(source, grid)["classes"]
+    if not found and classes is None:
+        raise ValueError(
+            f"These weights have no classification head: {source.checkpoint.path}. "
+            "`keras-vit embed` gives their features, `convert --no-top` a model without a head."
+        )
+    return {"classes": classes or found, "pretrained_top": classes in (None, found)}
+
+
+def _open_file(args, include_top, pooling):
+    if args.weights or args.image_size or pooling or args.precision == "bfloat16":
+        raise ValueError(
+            "A .keras file has its own weights, image size, pooling and precision. Received: --model "
+            f"{args.model} with one of --weights, --image-size, --pooling, --precision bfloat16."
+        )
+    import keras
+
+    try:
+        model = keras.models.load_model(args.model, compile=False)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"Cannot load {args.model}: {error}") from error
+    return Opened(model if include_top else _before_head(model), args.model)
+
+
+def _before_head(model):
+    """The model up to what its head reads; the model itself if it has no head."""
+    import keras
+
+    for layer in model.layers[-2:]:  # the head, and perhaps its activation
+        if isinstance(layer, keras.layers.Dense):
+            return keras.Model(model.inputs, layer.input, name=model.name)
+    return model
+
+
+def _fast_precision():
+    """ "bfloat16" on GPUs and on CPUs with instructions for it, else "float32"."""
+    import keras
+
+    cpu = pathlib.Path("/proc/cpuinfo")
+    flags = cpu.read_text().split() if cpu.exists() else ()
+    if {"avx512_bf16", "amx_bf16"} & set(flags):
+        return "bfloat16"
+    gpu = any("gpu" in str(device).lower() for device in keras.distribution.list_devices())
+    return "bfloat16" if gpu else "float32"

@@ -1,0 +1,100 @@
+"""`keras-vit classify` and `keras-vit embed`"""
+
+import pathlib
+
+from keras_vit.cli import files, models, pictures, terminal
+
+
+def add_commands(commands):
+    """Adds the commands to the subparsers of the program."""
+    classify = commands.add_parser("classify", help="name what is in pictures")
+    _add_images(classify)
+    models.add_options(classify, precision="auto")
+    classify.add_argument("--top", type=models.positive, default=5, metavar="K",
+                          help="classes to name a picture (default: 5)")  # fmt: skip
+    classify.add_argument("--classes-file", metavar="FILE",
+                          help="text file with the name of one class a line")  # fmt: skip
+    classify.add_argument("--json", action="store_true", help="print JSON")
+    classify.set_defaults(run=_classify)
+
+    embed = commands.add_parser("embed", help="write the features of pictures to a file")
+    _add_images(embed)
+    embed.add_argument("-o", "--output", required=True, metavar="OUT.npz",
+                       help="arrays `paths` (N,) and `features` (N, D)")  # fmt: skip
+    models.add_options(embed, precision="float32")
+    embed.add_argument("--pooling", choices=("token", "avg", "map"),
+                       help="what a feature is: the class token, the mean of the patches, or "
+                            "attention pooling (default: token)")  # fmt: skip
+    embed.set_defaults(run=_embed)
+
+
+def _add_images(parser):
+    parser.add_argument("images", nargs="+", metavar="IMAGE",
+                        help="image file, folder, or pattern such as 'photos/**/*.jpg'")  # fmt: skip
+
+
+def _classify(args):
+    terminal.start_keras()
+    from keras_vit.preprocessing import decode_predictions
+
+    paths = pictures.find(args.images)
+    opened = models.open_model(args)
+    names = _names(args.classes_file, opened)
+    results, failures = [], []
+    for path, scores in pictures.outputs(opened, paths, args.batch_size, failures):
+        results.append((path, decode_predictions(scores[None], args.top, names)[0]))
+    if args.json:
+        terminal.write_json({
+            "model": opened.title,
+            "results": [
+                {
+                    "path": str(path),
+                    "predictions": [{"id": i, "name": n, "score": s} for i, n, s in best],
+                }
+                for path, best in results
+            ],
+            "failures": [{"path": str(path), "error": error} for path, error in failures],
+        })  # fmt: skip
+    elif results:
+        terminal.write_table(
+            ("image", "score", "class"),
+            [
+                (path, f"{score:.4f}", name if identifier == name else f"{name} ({identifier})")
+                for path, best in results
+                for identifier, name, score in best
+            ],
+        )
+    return 1 if failures else 0
+
+
+def _names(classes_file, opened):
+    """Class names in label order; None for those of ImageNet."""
+    classes = opened.model.output_shape[-1]
+    if classes_file:
+        names = pathlib.Path(classes_file).read_text(encoding="utf-8").rstrip().splitlines()
+        if len(names) != classes:
+            raise ValueError(
+                f"The file of class names must have one line a class. Received: {len(names)} "
+                f"lines in {classes_file} for the {classes} classes of {opened.title}."
+            )
+        return names
+    if opened.labels:
+        return opened.labels
+    return None if classes in (1000, 21843) else [f"class {k}" for k in range(classes)]
+
+
+def _embed(args):
+    import numpy as np
+
+    target = files.check_target(args.output, [".npz"])
+    terminal.start_keras()
+    paths = pictures.find(args.images)
+    opened = models.open_model(args, include_top=False, pooling=args.pooling)
+    failures = []
+    rows = list(pictures.outputs(opened, paths, args.batch_size, failures))
+    if rows:
+        names, features = zip(*rows, strict=True)
+        with files.replacing(target) as partial:
+            np.savez(partial, paths=[str(name) for name in names], features=np.stack(features))
+        terminal.write(f"{target}: {len(rows)} features of width {len(features[0])}\n")
+    return 1 if failures else 0

@@ -1,0 +1,200 @@
+"""The reference numbers in tests/goldens: reading them, and comparing a model with them."""
+
+import functools
+import json
+import pathlib
+import struct
+
+import keras
+import numpy as np
+
+from keras_vit.models import plain
+
+# Float32 against float32: 1e-4 of the scale of the output. Measured maxima are about 1e-6.
+TOLERANCE = 1e-4
+
+FOLDER = pathlib.Path(__file__).parent / "goldens"
+
+
+class Golden:
+    """One reference file: `meta`, `weights`, `inputs` and `outputs` (dicts of arrays)."""
+
+    def __init__(self, stem):
+        (path,) = FOLDER.glob(f"{stem}*.npz")
+        self.name = path.stem
+        with np.load(path, allow_pickle=False) as z:
+            arrays = {k: z[k] for k in z.files}
+        self.meta = json.loads(str(arrays.pop("meta")))
+        self.config = self.meta.get("config", {})
+        self.weights = {k[2:]: v for k, v in arrays.items() if k.startswith("w/")}
+        self.inputs = {k[2:]: v for k, v in arrays.items() if k.startswith("x/")}
+        if "x" in arrays:
+            self.inputs[""] = arrays["x"]
+        self.outputs = {k[2:]: v for k, v in arrays.items() if k.startswith("y/")}
+
+
+def write_safetensors(path, arrays):
+    """Writes float32 arrays as a safetensors file."""
+    header, data, offset = {}, [], 0
+    for name, value in arrays.items():
+        raw = np.ascontiguousarray(value, dtype="<f4").tobytes()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(np.shape(value)),
+            "data_offsets": [offset, offset + len(raw)],
+        }
+        data.append(raw)
+        offset += len(raw)
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+    return path
+
+
+def write_checkpoint(path, arrays):
+    """Writes a checkpoint in the container that its source uses."""
+    if any("/" in name for name in arrays):
+        np.savez(path, **arrays)
+    else:
+        write_safetensors(path, arrays)
+    return path
+
+
+def google_config(golden):
+    c = golden.config
+    return plain.Config(
+        patch=c["patch"][0] if isinstance(c["patch"], list) else c["patch"],
+        width=c.get("hidden_size", c.get("width")),
+        depth=c.get("num_layers", c.get("depth")),
+        heads=c["num_heads"],
+        mlp=c["mlp_dim"],
+        image=tuple(c["image"]),
+    )
+
+
+def timm_config(golden):
+    c = golden.config
+    mlp = int(c["embed_dim"] * c["mlp_ratio"])
+    swiglu = "mlp_layer" in c
+    if swiglu and "GluMlp" in c["mlp_layer"]:
+        mlp //= 2
+    attention = functools.partial(
+        plain.self_attention,
+        use_bias=c.get("qkv_bias", True),
+        query_key_norm=c.get("qk_norm", False),
+    )
+    return plain.Config(
+        patch=c["patch_size"],
+        width=c["embed_dim"],
+        depth=c["depth"],
+        heads=c["num_heads"],
+        mlp=mlp,
+        image=tuple(c["img_size"]),
+        attention=attention,
+        feed_forward=plain.swiglu if swiglu else plain.gelu_mlp,
+    )
+
+
+def dinov2_config(golden):
+    c = golden.config
+    swiglu = c["ffn_layer"] != "mlp"
+    hidden = int(c["embed_dim"] * c["mlp_ratio"])
+    return plain.Config(
+        patch=c["patch_size"],
+        width=c["embed_dim"],
+        depth=c["depth"],
+        heads=c["num_heads"],
+        mlp=(int(hidden * 2 / 3) + 7) // 8 * 8 if swiglu else hidden,
+        image=(c["img_size"],) * 2,
+        feed_forward=plain.swiglu if swiglu else plain.gelu_mlp,
+    )
+
+
+def hf_config(golden):
+    c = golden.config
+    hidden = int(c["hidden_size"] * c.get("mlp_ratio", 0)) or c["intermediate_size"]
+    swiglu = c.get("use_swiglu_ffn", False)
+    return plain.Config(
+        patch=c["patch_size"],
+        width=c["hidden_size"],
+        depth=c["num_hidden_layers"],
+        heads=c["num_attention_heads"],
+        mlp=(int(hidden * 2 / 3) + 7) // 8 * 8 if swiglu else hidden,
+        image=(c["image_size"],) * 2,
+        feed_forward=plain.swiglu if swiglu else plain.gelu_mlp,
+    )
+
+
+def config_of(golden):
+    """The `Config` of a golden file."""
+    makers = {"A": google_config, "E": timm_config, "F0": dinov2_config, "F1": hf_config}
+    return next(make for key, make in makers.items() if golden.name.startswith(key))(golden)
+
+
+def compare(golden, builder, path, key, images, arguments):
+    outputs = {
+        name.removeprefix(f"{key}/") if key else name: value
+        for name, value in golden.outputs.items()
+        if name.startswith(f"{key}/" if key else "")
+    }
+    common = {"weights": path, "input_shape": images.shape[1:], "include_preprocessing": False}
+    bare = builder(include_top=False, name="bare", **common)
+    found = {"encoded": bare.predict(images, verbose=0)}
+    found.update(blocks(bare, images))
+    if "logits" in outputs and arguments.get("include_top", True):
+        classes = outputs["logits"].shape[-1]
+        model = builder(classes=classes, classifier_activation=None, **common, **arguments)
+        found["logits"] = model.predict(images, verbose=0)
+        found.update(inner(model, images))
+    prefix = golden.weights
+    registers = next((v.shape[1] for k, v in prefix.items() if "regis" in k), 0)
+    aliases = expected(outputs, found, registers)
+    compared = [name for name in aliases if name in found]
+    assert len(compared) >= 2, f"nothing to compare: {sorted(outputs)}"
+    worst = 0.0
+    for name in compared:
+        want, got = aliases[name], found[name]
+        assert got.shape == want.shape, name
+        difference = np.abs(got - want).max() / max(1.0, np.abs(want).max())
+        assert difference <= (1e-5 if name.startswith("attention") else TOLERANCE), name
+        worst = max(worst, float(difference))
+    return worst
+
+
+def blocks(model, images):
+    """Tokens after every block, the input of the first, and every attention map."""
+    layers = [layer for layer in model.layers if "block_" in layer.name]
+    inner = keras.Model(model.inputs, [layers[0].input, *(layer.output for layer in layers)])
+    values = inner.predict(images, verbose=0)
+    found = {"tokens_in": values[0]}
+    for i, layer in enumerate(layers):
+        tokens, attention = layer(values[i], return_attention=True)
+        found[f"block_{i}"] = values[i + 1]
+        found[f"attention_{i}"] = keras.ops.convert_to_numpy(attention)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(tokens), values[i + 1], atol=2e-5)
+    return found
+
+
+def inner(model, images):
+    """What the head reads."""
+    head = model.layers[-1]
+    return {"pre_logits": keras.Model(model.inputs, head.input).predict(images, verbose=0)}
+
+
+def expected(outputs, found, registers):
+    """The golden's outputs under our names."""
+    names = {"tokens_in": "tokens_in", "posembed": "tokens_in", "hidden0": "tokens_in",
+             "encoded": "encoded", "last_hidden_state": "encoded",
+             "logits": "logits", "pre_logits": "pre_logits"}  # fmt: skip
+    result = {new: outputs[old] for old, new in names.items() if old in outputs}
+    for i in range(12):
+        for old, new in ((f"block{i}", f"block_{i}"), (f"attn{i}", f"attention_{i}")):
+            if old in outputs:
+                result[new] = outputs[old]
+        if f"hidden{i + 1}" in outputs:
+            result[f"block_{i}"] = outputs[f"hidden{i + 1}"]
+    if "x_norm_clstoken" in outputs:
+        parts = [outputs["x_norm_clstoken"][:, None], outputs["x_norm_patchtokens"]]
+        if registers:
+            parts.insert(1, outputs["x_norm_regtokens"])
+        result["encoded"] = np.concatenate(parts, axis=1)
+    return result

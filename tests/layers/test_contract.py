@@ -1,0 +1,253 @@
+"""What every layer of the package promises: configuration, shapes, dtypes, gradients, reloading."""
+
+import importlib
+import inspect
+import json
+import pkgutil
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_vit.layers
+from keras_vit.layers import (
+    AttentionPooling,
+    DropPath,
+    LayerScale,
+    Mlp,
+    MultiHeadSelfAttention,
+    Normalize,
+    PatchDropout,
+    PatchEncoder,
+    Patches,
+    PoolPatches,
+    SwiGLU,
+    TakeToken,
+    TokensToGrid,
+    TransformerBlock,
+)
+
+
+def attention_pooling(dtype):
+    return AttentionPooling(2, Mlp(6, name="mlp", dtype=dtype), dtype=dtype)
+
+
+def block(mlp=Mlp, **options):
+    def make(dtype):
+        attention = MultiHeadSelfAttention(2, name="attention", dtype=dtype)
+        return TransformerBlock(attention, mlp(6, name="mlp", dtype=dtype), dtype=dtype, **options)
+
+    return make
+
+
+def of(layer, *args, **options):
+    return lambda dtype: layer(*args, dtype=dtype, **options)
+
+
+IMAGES, TOKENS, PATCHES = (4, 6, 3), (7, 8), (6, 12)
+# what is tested: how the layer is made, given its dtype; the shapes of its inputs without the batch
+ROWS = {
+    "Patches": (of(Patches, 2), IMAGES),
+    "Patches of one pixel": (of(Patches, 1), IMAGES),
+    "PatchEncoder": (of(PatchEncoder, 8, (2, 3)), PATCHES),
+    "PatchEncoder with images": (of(PatchEncoder, 8, (3, 3)), PATCHES, IMAGES),
+    "PatchEncoder with registers": (
+        of(PatchEncoder, 8, (2, 3), tokens=("class", "distillation"), registers=2), PATCHES,
+    ),
+    "PatchEncoder without tokens": (of(PatchEncoder, 8, (2, 3), tokens=()), PATCHES),
+    "PatchEncoder learned-2d": (of(PatchEncoder, 8, (2, 3), positions="learned-2d"), PATCHES),
+    "PatchEncoder sincos-2d": (of(PatchEncoder, 8, (2, 3), positions="sincos-2d"), PATCHES),
+    "PatchEncoder none": (of(PatchEncoder, 8, (2, 3), positions="none", dropout=0.1), PATCHES),
+    "MultiHeadSelfAttention": (
+        of(MultiHeadSelfAttention, 2, dropout=0.1, output_dropout=0.2), TOKENS,
+    ),
+    "MultiHeadSelfAttention normed": (
+        of(MultiHeadSelfAttention, 2, use_bias=False, query_key_epsilon=1e-6), TOKENS,
+    ),
+    "AttentionPooling": (attention_pooling, TOKENS),
+    "Mlp": (of(Mlp, 6, dropout=0.1), TOKENS),
+    "Mlp gelu_tanh": (of(Mlp, 6, activation="gelu_tanh"), TOKENS),
+    "SwiGLU": (of(SwiGLU, 6, dropout=0.1), TOKENS),
+    "TransformerBlock": (block(drop_path=0.1), TOKENS),
+    "TransformerBlock with SwiGLU": (
+        block(SwiGLU, layer_scale=0.1, epsilon=1e-5, gradient_checkpointing=True), TOKENS,
+    ),
+    "DropPath": (of(DropPath, 0.25, seed=3), TOKENS),
+    "PatchDropout": (of(PatchDropout, 0.5, prefix=2), TOKENS),
+    "LayerScale": (of(LayerScale, 0.5), TOKENS),
+    "TakeToken": (of(TakeToken, 1), TOKENS),
+    "PoolPatches avg": (of(PoolPatches), TOKENS),
+    "PoolPatches max": (of(PoolPatches, "max", prefix=0), TOKENS),
+    "PoolPatches avgmax": (of(PoolPatches, "avgmax", prefix=2), TOKENS),
+    "TokensToGrid": (of(TokensToGrid, 2), TOKENS, IMAGES),
+    "Normalize": (of(Normalize, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3), {"size": [4, 6]}), IMAGES),
+}  # fmt: skip
+every_layer = pytest.mark.parametrize("row", ROWS)
+
+
+def parts_of(row, dtype=None, batch=2):
+    """The layer of a row, not yet built, and random inputs for it."""
+    make, *shapes = ROWS[row]
+    rng = np.random.default_rng(0)
+    inputs = [rng.normal(size=(batch, *shape)).astype("float32") for shape in shapes]
+    return make(dtype), inputs
+
+
+def functional(layer, inputs):
+    """A model of the layer alone, with random weights."""
+    tensors = [keras.Input(x.shape[1:]) for x in inputs]
+    model = keras.Model(tensors, layer(*tensors))
+    rng = np.random.default_rng(1)
+    model.set_weights([rng.normal(size=w.shape).astype("float32") for w in model.weights])
+    return model
+
+
+def gradients(layer, inputs):
+    """Gradients of one number made of all outputs: a list for the inputs, a dict for the weights."""
+    shape = layer(*inputs).shape
+    factors = np.random.default_rng(2).normal(size=shape).astype("float32")
+    weights = layer.trainable_variables
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tensors = [tf.constant(x) for x in inputs]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            loss = ops.sum(layer(*tensors) * factors)
+        of_inputs, of_weights = tape.gradient(loss, (tensors, [w.value for w in weights]))
+    else:
+        import jax
+
+        rest = [v.value for v in layer.non_trainable_variables]
+
+        def loss(inputs, weights):
+            outputs, _ = layer.stateless_call(weights, rest, *inputs)
+            return ops.sum(outputs * factors)
+
+        of_inputs, of_weights = jax.grad(loss, (0, 1))(inputs, [w.value for w in weights])
+    return of_inputs, {w.path: g for w, g in zip(weights, of_weights, strict=True)}
+
+
+def test_every_layer_has_a_row():
+    found = set()
+    for module in pkgutil.walk_packages(keras_vit.layers.__path__, "keras_vit.layers."):
+        for _, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            if issubclass(value, keras.layers.Layer) and value.__module__ == module.name:
+                found.add(value)
+    assert found == {type(make(None)) for make, *_ in ROWS.values()}
+    assert {value.__name__ for value in found} <= set(dir(keras_vit.layers))
+
+
+@every_layer
+def test_config_round_trip(row):
+    layer, inputs = parts_of(row)
+    config = layer.get_config()
+    arguments = inspect.signature(type(layer)).parameters
+    assert set(arguments) - {"kwargs"} <= set(config)
+    assert json.loads(json.dumps(config)) == config
+    assert type(layer).from_config(config).get_config() == config
+
+    layer(*inputs)
+    assert layer.get_config() == config
+    data = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    assert data["registered_name"] == f"keras_vit>{type(layer).__name__}"
+    assert keras.saving.deserialize_keras_object(data).get_config() == config
+
+
+@every_layer
+@pytest.mark.parametrize("batch", [1, 3])
+def test_output_shape(row, batch):
+    layer, inputs = parts_of(row, batch=batch)
+    outputs = layer(*inputs)
+    shapes = [x.shape for x in inputs]
+    expected = layer.compute_output_shape(*shapes)
+    if isinstance(layer, PatchDropout):  # the number of tokens depends on `training`
+        assert expected[1] is None
+        expected = (expected[0], outputs.shape[1], expected[2])
+    assert tuple(outputs.shape) == tuple(expected)
+    any_batch = layer.compute_output_shape(*((None, *shape[1:]) for shape in shapes))
+    assert any_batch[0] is None
+
+
+@every_layer
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_dtype_policies(row, policy):
+    layer, inputs = parts_of(row, policy)
+    outputs = layer(*inputs)
+    assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
+    assert layer.compute_dtype == policy.removeprefix("mixed_")
+    assert {w.dtype for w in layer.weights} <= {"float32"}
+    assert np.isfinite(ops.convert_to_numpy(ops.cast(outputs, "float32"))).all()
+
+    symbolic = layer(*(keras.Input(x.shape[1:]) for x in inputs))
+    assert symbolic.dtype == layer.compute_dtype
+
+
+@every_layer
+def test_build_creates_every_weight(row):
+    layer, inputs = parts_of(row)
+    layer.build(*(x.shape for x in inputs))
+    before = [w.path for w in layer.weights]
+    layer(*inputs)
+    assert [w.path for w in layer.weights] == before
+
+
+@every_layer
+def test_everything_receives_a_gradient(row):
+    layer, inputs = parts_of(row)
+    of_inputs, of_weights = gradients(layer, inputs)
+    assert np.abs(of_inputs[0]).max() > 0
+    # adding one vector to all keys shifts all logits of a query alike, which softmax ignores
+    shift = "key_norm/beta" if any("key_norm" in path for path in of_weights) else "key/bias"
+    for path, gradient in of_weights.items():
+        assert gradient is not None, path
+        size = np.abs(gradient).max()
+        assert size < 1e-5 if path.endswith(shift) else size > 1e-5, path
+
+
+@every_layer
+def test_reloaded_model_is_the_same(row, tmp_path):
+    layer, inputs = parts_of(row)
+    model = functional(layer, inputs)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+
+    paths = [w.path for w in model.weights]
+    assert [w.path for w in again.weights] == paths
+    assert len(set(paths)) == len(paths)
+    for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(
+        model.predict(inputs, verbose=0), again.predict(inputs, verbose=0)
+    )
+    assert again.count_params() == model.count_params()
+
+
+@every_layer
+def test_compiled_as_eager(row):
+    layer, inputs = parts_of(row)
+    model = functional(layer, inputs)
+    model.compile(jit_compile=True)
+    eager = ops.convert_to_numpy(layer(*inputs))
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), eager, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("size", [(8, 8), (12, 8)])
+def test_training_under_a_mixed_global_policy(policy, size):
+    keras.config.set_dtype_policy(policy)
+    images = keras.Input((None, None, 3))
+    encoder = PatchEncoder(8, (2, 2), registers=1, resampling="timm", dropout=0.1)
+    x = encoder(Patches(4)(images), images)
+    x = block(layer_scale=0.1, drop_path=0.1)(None)(x)
+    model = keras.Model(images, keras.layers.Dense(2, dtype="float32")(TakeToken()(x)))
+    assert model.optimizer is None
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = model.get_weights()
+    pictures = np.random.default_rng(0).normal(size=(4, *size, 3)).astype("float32")
+    model.fit(pictures, np.array([0, 1, 0, 1]), epochs=1, verbose=0)
+    assert {w.dtype for w in model.weights} == {"float32"}
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+    changed = [not np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True)]
+    assert sum(changed) >= len(changed) - 1  # all but perhaps the key's bias
