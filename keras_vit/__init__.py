@@ -11,4 +11,6 @@ from keras_vit.models.vit import *  # noqa: F403
 from keras_vit.registry import list_models as list_models
 from keras_vit.registry import list_weights as list_weights
 
+del preprocess_input  # noqa: F821  every family has its own: keras_vit.vit.preprocess_input
+
 __version__ = "0.1.0"

@@ -157,11 +157,13 @@ def _docstring(row, summary):
 
 
 def get_variant(name):
-    """The `Variant` called `name`; letter case does not matter.
+    """The `Variant` called `name`; letter case matters only where it tells two names apart.
 
     Raises:
-        ValueError: there is none; the message lists similar names.
+        ValueError: there is none; the message lists those that there are.
     """
+    if name in _VARIANTS:
+        return _VARIANTS[name]
     for key, row in _VARIANTS.items():
         if key.lower() == str(name).lower():
             return row

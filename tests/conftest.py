@@ -14,6 +14,14 @@ from keras_vit import registry  # noqa: E402
 from keras_vit.models import plain  # noqa: E402
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--update-paths",
+        action="store_true",
+        help="write tests/models/paths from the models as they are",
+    )
+
+
 @pytest.fixture
 def declare():
     """Declares models for one test: `declare(name, config, **row)`, as `registry.variant` does."""

@@ -42,7 +42,7 @@ def _parser():
         description="Vision Transformers for Keras 3, with the published weights.",
         epilog="Start with `keras-vit demo`: it needs neither network nor pictures.",
     )
-    parser.add_argument("--version", action=version.ShowVersions)
+    parser.add_argument("--version", action="version", version=version.versions())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in (listing, predict, convert, demo):
         module.add_commands(commands)

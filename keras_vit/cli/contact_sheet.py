@@ -7,7 +7,8 @@ SIDE = 112  # of an enlarged picture
 MARGIN = 14
 COLUMNS = 4
 _LINE = 18
-_HEAT = ((0.0, 0.5, 1.0), ((20, 20, 90), (205, 60, 90), (255, 235, 120)))  # low, middle, high
+# Red, green and blue of low, middle and high heat.
+_HEAT = ((0.0, 0.5, 1.0), ((20, 205, 255), (20, 60, 235), (90, 90, 120)))
 
 
 def contact_sheet(title, images, attention, captions):
@@ -45,5 +46,5 @@ def _coloured(heat):
     heat = (heat - heat.min()) / max(np.ptp(heat), 1e-12)
     enlarged = Image.fromarray(heat.astype("float32")).resize((SIDE, SIDE), Image.BICUBIC)
     stops, colours = _HEAT
-    channels = [np.interp(np.asarray(enlarged), stops, channel) for channel in zip(*colours)]
+    channels = [np.interp(np.asarray(enlarged), stops, channel) for channel in colours]
     return Image.fromarray(np.stack(channels, axis=-1).astype("uint8"))

@@ -9,6 +9,8 @@ import sys
 
 from keras_vit.cli import terminal
 
+CPU_INFO = pathlib.Path("/proc/cpuinfo")
+
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
@@ -33,7 +35,7 @@ def positive(text):
 
 
 def image_size(text):
-    """"224" or "224x320" as (height, width), for argparse."""
+    """A size such as "224" or "224x320" as (height, width), for argparse."""
     match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"expected 224 or 224x320 (height x width), not {text!r}")
@@ -54,8 +56,8 @@ def add_options(parser, precision):
                         help="a named set, or a checkpoint file (default: the model's own)")  # fmt: skip
     add_size_option(parser)
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default=precision,
-                        help="auto is bfloat16 where the machine is fast at it (default: "
-                             f"{precision})")  # fmt: skip
+                        help="auto is bfloat16 where the machine is faster at it "
+                             f"(default: {precision})")  # fmt: skip
     parser.add_argument("--batch-size", type=positive, default=8, metavar="N",
                         help="pictures at once (default: 8)")  # fmt: skip
 
@@ -111,9 +113,7 @@ def build(name, weights=None, size=None, include_top=True, classes=None, dtype=N
     variant = get_variant(name)
     weights = weights or variant.default
     if weights is None:
-        raise ValueError(f"{name} has no published weights. Give a file by --weights.")
-    if include_top:
-        options["classes"] = classes
+        raise ValueError(f"{variant.name} has no published weights. Give a file by --weights.")
     try:
         # A download shows its progress on stdout.
         with contextlib.redirect_stdout(sys.stderr), terminal.remarks():
@@ -125,7 +125,7 @@ def build(name, weights=None, size=None, include_top=True, classes=None, dtype=N
                 input_shape=size and (*size, 3), **options,
             )  # fmt: skip
     except FetchError as error:
-        hint = "" if name == "ViT_Mini4" else " `--model ViT_Mini4` needs no network."
+        hint = "" if variant.name == "ViT_Mini4" else " `--model ViT_Mini4` needs no network."
         raise FetchError(f"{error}{hint}") from error
     return Opened(model, f"{variant.name}, weights {weights}", row and row.labels)
 
@@ -168,12 +168,10 @@ def _before_head(model):
 
 
 def _fast_precision():
-    """ "bfloat16" on GPUs and on CPUs with instructions for it, else "float32"."""
+    """Half precision on accelerators, and where TensorFlow finds CPU instructions for it."""
     import keras
 
-    cpu = pathlib.Path("/proc/cpuinfo")
-    flags = cpu.read_text().split() if cpu.exists() else ()
-    if {"avx512_bf16", "amx_bf16"} & set(flags):
+    if any(not device.startswith("cpu") for device in keras.distribution.list_devices()):
         return "bfloat16"
-    gpu = any("gpu" in str(device).lower() for device in keras.distribution.list_devices())
-    return "bfloat16" if gpu else "float32"
+    found = CPU_INFO.exists() and {"avx512_bf16", "amx_bf16"} & set(CPU_INFO.read_text().split())
+    return "bfloat16" if found and keras.config.backend() == "tensorflow" else "float32"

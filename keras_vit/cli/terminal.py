@@ -78,7 +78,9 @@ def write_table(header, rows):
 def _cell(value):
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 @contextlib.contextmanager

@@ -70,8 +70,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             for name in ("query", "key", "value")
         )
         self.projection = _dense(width, "output", True, self.dtype_policy)
-        for layer in (self.query, self.key, self.value, self.projection):
+        for layer in (self.query, self.key, self.value, self.projection, self.output_dropout):
             layer.build(input_shape)
+        self.attention_dropout.build((None, self.heads, None, None))
         if self.query_key_epsilon is not None:
             self.query_norm, self.key_norm = (
                 keras.layers.LayerNormalization(

@@ -58,7 +58,7 @@ class TransformerBlock(keras.layers.Layer):
         self.drop_path = DropPath(drop_path, dtype=self.dtype_policy)
 
     def build(self, input_shape):
-        for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
+        for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp, self.drop_path):
             if not layer.built:
                 layer.build(input_shape)
         if self.layer_scale is not None:

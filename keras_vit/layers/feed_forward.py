@@ -74,8 +74,11 @@ class Mlp(keras.layers.Layer):
 
     def build(self, input_shape):
         self.projection = _dense(input_shape[-1], "output", self.dtype_policy)
+        hidden_shape = (*input_shape[:-1], self.hidden_units)
         self.hidden.build(input_shape)
-        self.projection.build((*input_shape[:-1], self.hidden_units))
+        self.hidden_dropout.build(hidden_shape)
+        self.projection.build(hidden_shape)
+        self.output_dropout.build(input_shape)
 
     def call(self, inputs, training=None):
         x = self._activate(self.hidden(inputs))  # (B, N, hidden)
@@ -124,6 +127,7 @@ class SwiGLU(keras.layers.Layer):
         self.gate.build(input_shape)
         self.value.build(input_shape)
         self.projection.build((*input_shape[:-1], self.hidden_units))
+        self.output_dropout.build(input_shape)
 
     def call(self, inputs, training=None):
         x = ops.silu(self.gate(inputs)) * self.value(inputs)  # (B, N, hidden)

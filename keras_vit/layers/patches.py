@@ -153,12 +153,10 @@ class PatchEncoder(keras.layers.Layer):
         return len(self.tokens) + self.registers
 
     def build(self, patches_shape, images_shape=None):
-        if images_shape is None and patches_shape[1] not in (None, math.prod(self.grid)):
-            raise ValueError(
-                f"{self.name}: a grid of {self.grid[0]}x{self.grid[1]} has "
-                f"{math.prod(self.grid)} patches. Received: {patches_shape[1]} patches."
-            )
+        if images_shape is None:
+            self._check_count(patches_shape[1])
         self.projection.build(patches_shape)
+        self.dropout.build(self.compute_output_shape(patches_shape))
         self.own = {}  # name -> variable: what this layer itself saves, by name
         for name in self.tokens:
             self._add(f"{name}_token", (1, 1, self.width), "zeros")
@@ -197,15 +195,19 @@ class PatchEncoder(keras.layers.Layer):
             x = ops.concatenate([prefix, x], axis=1)  # (B, prefix + h * w, D)
         return self.dropout(x, training=training)
 
+    def _check_count(self, count):
+        """Raises ValueError unless `count` is the number of patches of the grid."""
+        if count != math.prod(self.grid):
+            raise ValueError(
+                f"{self.name}: a grid of {self.grid[0]}x{self.grid[1]} has {math.prod(self.grid)} "
+                f"patches. Received: {count} patches. Give another grid, or for images of any size "
+                "call the layer as layer(patches, images)."
+            )
+
     def _size(self, patches, images):
         """Grid (h, w) of the patches: ints where the size is known, scalar tensors where it is not."""
         if images is None:
-            if patches.shape[1] != math.prod(self.grid):
-                raise ValueError(
-                    f"{self.name}: patches of another grid than {self.grid[0]}x{self.grid[1]} need "
-                    f"the image too. Received: {patches.shape[1]} patches. "
-                    "Call it as layer(patches, images)."
-                )
+            self._check_count(patches.shape[1])
             return self.grid
         patch = math.isqrt(patches.shape[-1] // images.shape[-1])
         shape = ops.shape(images)

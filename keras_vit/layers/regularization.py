@@ -4,10 +4,10 @@ import keras
 from keras import ops
 
 
-def check_rate(rate, name):
+def check_rate(rate, name, owner):
     """Raises ValueError unless 0 <= rate < 1."""
     if not 0.0 <= rate < 1.0:
-        raise ValueError(f"{name} must be in [0, 1). Received: {name}={rate}.")
+        raise ValueError(f"{owner}: {name} must be in [0, 1). Received: {name}={rate}.")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -25,7 +25,7 @@ class DropPath(keras.layers.Layer):
 
     def __init__(self, rate, seed=None, **kwargs):
         super().__init__(**kwargs)
-        check_rate(rate, "rate")
+        check_rate(rate, "rate", self.name)
         self.rate = rate
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
@@ -61,7 +61,7 @@ class PatchDropout(keras.layers.Layer):
 
     def __init__(self, rate, prefix=1, seed=None, **kwargs):
         super().__init__(**kwargs)
-        check_rate(rate, "rate")
+        check_rate(rate, "rate", self.name)
         self.rate = rate
         self.prefix = prefix
         self.seed = seed

@@ -242,6 +242,8 @@ def build(
     label = variant.name
     name = name or variant.model_name
     _check_arguments(label, pooling, classes, classifier, positions)
+    rates = _Rates(dropout_rate, attention_dropout_rate, drop_path_rate, patch_dropout_rate)
+    rates.check(label)
     if input_tensor is not None and input_shape is None:
         input_shape = tuple(input_tensor.shape[1:])
     chosen = {
@@ -275,7 +277,6 @@ def build(
         x = layers.Normalize(mean, std, _recipe(row), name=parts.name("normalize"), dtype=dtype)(x)
     table_image = image if None in shape[:2] else shape[:2]
     grid = (table_image[0] // config.patch, table_image[1] // config.patch)
-    rates = _Rates(dropout_rate, attention_dropout_rate, drop_path_rate, patch_dropout_rate)
     outputs = _encode(x, parts, grid, rates, gradient_checkpointing)
     if include_top:
         x = CLASSIFIERS[config.classifier](outputs, parts)
@@ -298,9 +299,9 @@ class _Rates:
     drop_path_rate: float
     patch_dropout_rate: float
 
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            check_rate(getattr(self, field.name), field.name)
+    def check(self, label):
+        for name, rate in dataclasses.asdict(self).items():
+            check_rate(rate, name, label)
 
 
 def _encode(x, parts, grid, rates, gradient_checkpointing):

@@ -86,21 +86,26 @@ ROWS = {
 every_layer = pytest.mark.parametrize("row", ROWS)
 
 
-def parts_of(row, dtype=None, batch=2):
+def parts_of(row, dtype=None):
     """The layer of a row, not yet built, and random inputs for it."""
     make, *shapes = ROWS[row]
     rng = np.random.default_rng(0)
-    inputs = [rng.normal(size=(batch, *shape)).astype("float32") for shape in shapes]
+    inputs = [rng.normal(size=(2, *shape)).astype("float32") for shape in shapes]
     return make(dtype), inputs
 
 
-def functional(layer, inputs):
-    """A model of the layer alone, with random weights."""
-    tensors = [keras.Input(x.shape[1:]) for x in inputs]
-    model = keras.Model(tensors, layer(*tensors))
+def one_model_of_all():
+    """A model of every row side by side, with random weights; and random inputs for it."""
+    layers, arrays = {}, {}
+    for row, (make, *shapes) in ROWS.items():
+        layers[row] = make(None), [str(shape) for shape in shapes]
+        arrays.update({str(shape): parts_of(row)[1][i] for i, shape in enumerate(shapes)})
+    inputs = {key: keras.Input(x.shape[1:], name=key) for key, x in arrays.items()}
+    outputs = {row: layer(*(inputs[key] for key in keys)) for row, (layer, keys) in layers.items()}
+    model = keras.Model(inputs, outputs)
     rng = np.random.default_rng(1)
     model.set_weights([rng.normal(size=w.shape).astype("float32") for w in model.weights])
-    return model
+    return model, arrays
 
 
 def gradients(layer, inputs):
@@ -156,18 +161,16 @@ def test_config_round_trip(row):
 
 
 @every_layer
-@pytest.mark.parametrize("batch", [1, 3])
-def test_output_shape(row, batch):
-    layer, inputs = parts_of(row, batch=batch)
-    outputs = layer(*inputs)
-    shapes = [x.shape for x in inputs]
-    expected = layer.compute_output_shape(*shapes)
+def test_output_shape(row):
+    layer, inputs = parts_of(row)
+    shapes = [x.shape[1:] for x in inputs]
+    expected = tuple(layer.compute_output_shape(*((None, *shape) for shape in shapes)))
     if isinstance(layer, PatchDropout):  # the number of tokens depends on `training`
-        assert expected[1] is None
-        expected = (expected[0], outputs.shape[1], expected[2])
-    assert tuple(outputs.shape) == tuple(expected)
-    any_batch = layer.compute_output_shape(*((None, *shape[1:]) for shape in shapes))
-    assert any_batch[0] is None
+        assert expected == (None, None, 8)
+        expected = (None, *shapes[0])
+    for batch in (1, 3):
+        outputs = layer(*(np.ones((batch, *shape), "float32") for shape in shapes))
+        assert tuple(outputs.shape) == (batch, *expected[1:])
 
 
 @every_layer
@@ -187,7 +190,7 @@ def test_dtype_policies(row, policy):
 @every_layer
 def test_build_creates_every_weight(row):
     layer, inputs = parts_of(row)
-    layer.build(*(x.shape for x in inputs))
+    layer(*(keras.Input(x.shape[1:]) for x in inputs))
     before = [w.path for w in layer.weights]
     layer(*inputs)
     assert [w.path for w in layer.weights] == before
@@ -206,46 +209,44 @@ def test_everything_receives_a_gradient(row):
         assert size < 1e-5 if path.endswith(shift) else size > 1e-5, path
 
 
-@every_layer
-def test_reloaded_model_is_the_same(row, tmp_path):
-    layer, inputs = parts_of(row)
-    model = functional(layer, inputs)
+def test_reloaded_model_is_the_same(tmp_path):
+    model, inputs = one_model_of_all()
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-
     paths = [w.path for w in model.weights]
     assert [w.path for w in again.weights] == paths
     assert len(set(paths)) == len(paths)
+    assert again.count_params() == model.count_params()
     for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(
-        model.predict(inputs, verbose=0), again.predict(inputs, verbose=0)
-    )
-    assert again.count_params() == model.count_params()
+    expected, outputs = model(inputs), again(inputs)
+    for row in ROWS:
+        np.testing.assert_array_equal(outputs[row], expected[row], row)
 
 
-@every_layer
-def test_compiled_as_eager(row):
-    layer, inputs = parts_of(row)
-    model = functional(layer, inputs)
+def test_compiled_as_eager():
+    model, inputs = one_model_of_all()
+    eager = model(inputs)
     model.compile(jit_compile=True)
-    eager = ops.convert_to_numpy(layer(*inputs))
-    np.testing.assert_allclose(model.predict(inputs, verbose=0), eager, rtol=1e-5, atol=1e-5)
+    compiled = model.predict(inputs, verbose=0)
+    for row in ROWS:
+        np.testing.assert_allclose(compiled[row], eager[row], 1e-5, 1e-5, err_msg=row)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("size", [(8, 8), (12, 8)])
-def test_training_under_a_mixed_global_policy(policy, size):
+def test_training_under_a_mixed_global_policy(policy):
+    if (policy, keras.backend.backend()) == ("mixed_float16", "jax"):
+        pytest.skip("JAX has no float16 attention on the CPU")
     keras.config.set_dtype_policy(policy)
     images = keras.Input((None, None, 3))
     encoder = PatchEncoder(8, (2, 2), registers=1, resampling="timm", dropout=0.1)
     x = encoder(Patches(4)(images), images)
     x = block(layer_scale=0.1, drop_path=0.1)(None)(x)
     model = keras.Model(images, keras.layers.Dense(2, dtype="float32")(TakeToken()(x)))
-    assert model.optimizer is None
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), initial_scale=128.0)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     before = model.get_weights()
-    pictures = np.random.default_rng(0).normal(size=(4, *size, 3)).astype("float32")
+    pictures = np.random.default_rng(0).normal(size=(4, 12, 8, 3)).astype("float32")
     model.fit(pictures, np.array([0, 1, 0, 1]), epochs=1, verbose=0)
     assert {w.dtype for w in model.weights} == {"float32"}
     assert all(np.isfinite(w).all() for w in model.get_weights())

@@ -126,7 +126,9 @@ def test_unknown_names(google, tmp_path):
 
 def test_classes_must_be_those_of_the_file(google):
     builder, path, _ = google
-    with pytest.raises(ValueError, match="`classes` should be 7. Received classes=5.*pretrained_top"):
+    with pytest.raises(
+        ValueError, match="`classes` should be 7. Received classes=5.*pretrained_top"
+    ):
         builder(weights=path, classes=5)
 
 
@@ -183,7 +185,9 @@ def test_pre_logits_only_where_the_file_has_them(declare, tmp_path):
     assert model.get_layer("rep_pre_logits").units == 24
     names = [layer.name for layer in builder(weights=path, pretrained_top=False).layers]
     assert "rep_pre_logits" not in names
-    with pytest.raises(ValueError, match="representation_size contradicts.*32; the weights have 24"):
+    with pytest.raises(
+        ValueError, match="representation_size contradicts.*32; the weights have 24"
+    ):
         builder(weights=path, representation_size=32)
     small = declare("Small", config_of(Golden("A01")), classes=7)
     plain_file = write_checkpoint(tmp_path / "plain.npz", Golden("A01").weights)

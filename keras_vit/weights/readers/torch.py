@@ -280,7 +280,7 @@ def _entry(name, record, storages) -> Entry:
         if any(rest):
             raise CheckpointError(f"tensor {name!r}: conjugate and negative views are not read")
         length, read = storages[storage.key]
-        if False:
+        if length != _storage_bytes(storage):
             raise ValueError(f"its storage holds {length} bytes, not {_storage_bytes(storage)}")
         strides = _checked_strides(name, length, STORED[dtype].itemsize, offset, shape, strides)
     return Entry(shape, dtype, functools.partial(_load, read, dtype, offset, shape, strides))

@@ -99,6 +99,20 @@ def test_dataset_that_was_never_written_is_refused(tmp_path, chunks):
     refused(tmp_path / "x", "'a': damaged, needs 4398046511104 bytes and holds 0")
 
 
+def test_shape_beyond_the_stored_bytes_is_refused(tmp_path):
+    shape, larger = (77_777).to_bytes(8, "little"), (77_778).to_bytes(8, "little")
+    data = hdf5({"a": np.zeros(77_777, np.float32)})
+    assert shape in data
+    (tmp_path / "x").write_bytes(data.replace(shape, larger))
+    refused(tmp_path / "x", "'a': .*damaged")
+
+
+def test_dataset_of_which_little_was_written_is_refused(tmp_path):
+    with h5py.File(tmp_path / "x", "w") as file:
+        file.create_dataset("a", (2**40,), "f4", chunks=(2**10,), compression="gzip")[0] = 1
+    refused(tmp_path / "x", "'a': damaged, needs 4398046511104 bytes")
+
+
 def test_nothing_is_read_from_other_files(tmp_path):
     np.arange(4, dtype="f4").tofile(tmp_path / "secret")
     (tmp_path / "other").write_bytes(hdf5({"a": np.arange(4)}))

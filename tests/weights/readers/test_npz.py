@@ -98,6 +98,7 @@ def test_objects_left_out_with_the_optimizer_do_not_matter(tmp_path):
             "dtype: truncated or damaged",
         ),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", "needs 8 bytes and holds 4"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (0,), }", "needs 0 bytes and holds 4"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }", "truncated or damaged"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4611686018427387904), }", "large"),
         ("{'descr': '<f4', 'fortran_order': False}", "truncated or damaged"),
