@@ -13,12 +13,13 @@ FOLDER = pathlib.Path(__file__).parent
 PACKAGES = ("keras", "tensorflow", "jax", "numpy", "keras-hub", "vit-keras", "zeromodels", "timm", "torch")  # fmt: skip
 
 
-def parser(doc, rounds):
+def parser(doc, rounds=None):
     """The command line of a benchmark, with its docstring as help."""
     result = argparse.ArgumentParser(
         description=inspect.cleandoc(doc), formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    result.add_argument("--rounds", type=int, default=rounds, help=f"default {rounds}")
+    if rounds:
+        result.add_argument("--rounds", type=int, default=rounds, help=f"default {rounds}")
     result.add_argument("--out", type=pathlib.Path, default=FOLDER / "results", help="folder")
     return result
 
@@ -88,18 +89,20 @@ def table(rows):
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def write(out, name, title, sections, rounds):
+def write(out, name, title, sections, rounds=None):
     """Writes {name}.json and {name}.md.
 
     Args:
         sections: dict of heading -> list of dicts with the same keys.
+        rounds: how often each function was called, for measurements of time.
     """
     machine = _machine()
     out.mkdir(parents=True, exist_ok=True)
     data = {"title": title, "machine": machine, "rounds": rounds, "sections": sections}
     (out / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
     about = "; ".join(f"{key} {value}" for key, value in machine.items())
-    parts = [f"# {title}\n", f"{about}. Minima of {rounds} alternating rounds.\n"]
+    minima = f" Minima of {rounds} alternating rounds." if rounds else ""
+    parts = [f"# {title}\n", f"{about}.{minima}\n"]
     parts += [f"## {heading}\n\n{table(rows)}" for heading, rows in sections.items()]
     (out / f"{name}.md").write_text("\n".join(parts))
     print((out / f"{name}.md").read_text())

@@ -34,7 +34,7 @@ def recorded():
 
 
 def main():
-    arguments = measuring.parser(__doc__, rounds=1).parse_args()
+    arguments = measuring.parser(__doc__).parse_args()
     rows = []
     for name, maximum in recorded():
         stem = name.partition("[")[2][:3]
@@ -45,7 +45,7 @@ def main():
         "Target": [measuring.target("largest difference", worst, 1e-4)],
         f"{len(rows)} golden files": rows,
     }
-    measuring.write(arguments.out, "parity", "Parity with the official implementations", sections, 1)
+    measuring.write(arguments.out, "parity", "Parity with the official implementations", sections)
 
 
 if __name__ == "__main__":

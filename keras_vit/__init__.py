@@ -8,6 +8,8 @@ from keras_vit.models import dinov2 as dinov2
 from keras_vit.models import vit as vit
 from keras_vit.models.dinov2 import *  # noqa: F403
 from keras_vit.models.vit import *  # noqa: F403
+from keras_vit.preprocessing import prepare as prepare
+from keras_vit.preprocessing import recipe_of as recipe_of
 from keras_vit.registry import list_models as list_models
 from keras_vit.registry import list_weights as list_weights
 

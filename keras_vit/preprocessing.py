@@ -106,7 +106,8 @@ def recipe_of(model):
             "Build it with include_preprocessing=True."
         )
     if None in (height, width):
-        height, width = (n * parts[Patches].patch_size for n in parts[PatchEncoder].grid)
+        native = (n * parts[Patches].patch_size for n in parts[PatchEncoder].grid)
+        height, width = (a or b for a, b in zip((height, width), native, strict=True))
     return Recipe((height, width), **(parts[Normalize].recipe or {}))
 
 

@@ -3,10 +3,10 @@
 import functools
 import json
 import pathlib
-import struct
 
 import keras
 import numpy as np
+from safetensors_writer import write_safetensors
 
 from keras_vit.models import plain
 
@@ -31,23 +31,6 @@ class Golden:
         if "x" in arrays:
             self.inputs[""] = arrays["x"]
         self.outputs = {k[2:]: v for k, v in arrays.items() if k.startswith("y/")}
-
-
-def write_safetensors(path, arrays):
-    """Writes float32 arrays as a safetensors file."""
-    header, data, offset = {}, [], 0
-    for name, value in arrays.items():
-        raw = np.ascontiguousarray(value, dtype="<f4").tobytes()
-        header[name] = {
-            "dtype": "F32",
-            "shape": list(np.shape(value)),
-            "data_offsets": [offset, offset + len(raw)],
-        }
-        data.append(raw)
-        offset += len(raw)
-    text = json.dumps(header).encode()
-    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
-    return path
 
 
 def write_checkpoint(path, arrays):

@@ -63,7 +63,9 @@ def test_errors(tiny):
     model = tiny(weights=None)
     with pytest.raises(ValueError, match="tiny has 2 blocks. Received: 2"):
         feature_extractor(model, [2])
-    with pytest.raises(ValueError, match="layout must be 'grid' or 'tokens'. Received: layout='map'"):
+    with pytest.raises(
+        ValueError, match="layout must be 'grid' or 'tokens'. Received: layout='map'"
+    ):
         feature_extractor(model, layout="map")
     with pytest.raises(ValueError, match="no TransformerBlock of its own.*get_layer"):
         feature_extractor(keras.Sequential([model, keras.layers.Dense(2)]))

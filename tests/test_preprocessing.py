@@ -16,6 +16,7 @@ from keras_vit.preprocessing import (
     normalize,
     prepare,
     preprocess_input,
+    recipe_of,
 )
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -329,3 +330,27 @@ def test_decode_predictions_with_given_names():
 def test_decode_predictions_refuses(predictions, options, message):
     with pytest.raises(ValueError, match=message):
         decode_predictions(predictions, **options)
+
+
+def test_recipe_of_a_model_and_of_one_that_holds_it(tiny):
+    model = tiny(weights=None, classes=10, input_shape=(24, 32, 3))
+    assert recipe_of(model) == Recipe((24, 32))
+    holder = keras.Sequential([keras.Input((24, 32, 3)), model, keras.layers.Dense(2)])
+    assert recipe_of(holder) == Recipe((24, 32))
+    [normalize] = [layer for layer in model.layers if layer.name == "tiny_normalize"]
+    normalize.recipe = {"crop_fraction": 0.875, "interpolation": "bilinear"}
+    expected = Recipe((24, 32), crop_fraction=0.875, interpolation="bilinear")
+    assert recipe_of(model) == recipe_of(holder) == expected
+
+
+def test_recipe_of_a_model_of_dynamic_size(tiny):
+    assert recipe_of(tiny(weights=None, input_shape=(None, None, 3))) == Recipe((32, 32))
+    assert recipe_of(tiny(weights=None, input_shape=(24, None, 3))) == Recipe((24, 32))
+
+
+@pytest.mark.parametrize(
+    "options", [{"include_preprocessing": False}, {"input_shape": (32, 32, 1)}]
+)
+def test_recipe_of_other_models(tiny, options):
+    with pytest.raises(ValueError, match="hold a Normalize layer. Received: tiny with input shape"):
+        recipe_of(tiny(weights=None, **options))

@@ -164,5 +164,7 @@ def test_public_names_are_listed():
         "list_models",
         "list_weights",
         "load_image",
+        "prepare",
+        "recipe_of",
         "vit",
     }

@@ -97,6 +97,8 @@ def _demo(args):
         f"--classes-file {out / 'class_names.txt'} --top 1"
     )
     _tell("   keras-vit classify YOUR_PHOTO.jpg    (downloads ViT_B16, 350 MB)")
+    if not agree:
+        terminal.say(f"error: a difference above {TOLERANCE}")
     return 0 if agree else 1
 
 
@@ -168,11 +170,11 @@ def _draw(model, pictures, names, path):
 
     from keras_vit.cli.contact_sheet import contact_sheet
 
-    scores = model.predict(pictures.images, verbose=0)
     *_, before, last = (layer for layer in model.layers if "_block_" in layer.name)
-    tokens = keras.Model(model.inputs, before.output).predict(pictures.images, verbose=0)
+    tokens, scores = keras.Model(model.input, [before.output, model.output])(pictures.images)
     _, attention = last(tokens, return_attention=True)  # (N, heads, 1 + 49, 1 + 49)
     attention = keras.ops.convert_to_numpy(attention).mean(axis=1)[:, 0, 1:]
+    scores = keras.ops.convert_to_numpy(scores)
     captions = [
         (f"{names[row.argmax()]} {row.max():.0%}", f"truth: {names[label]}")
         for row, label in zip(scores, pictures.labels, strict=True)

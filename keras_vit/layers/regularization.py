@@ -56,6 +56,9 @@ class PatchDropout(keras.layers.Layer):
         prefix: number of leading tokens that are not patches.
         seed: int or None.
 
+    Raises:
+        ValueError: the number of tokens is not known when the layer is built.
+
     Source: Liu et al. 2022 (PatchDropout); timm/layers/patch_dropout.py.
     """
 
@@ -67,14 +70,16 @@ class PatchDropout(keras.layers.Layer):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
+    def build(self, input_shape):
+        if self.rate and input_shape[1] is None:
+            raise ValueError(
+                "Patch dropout needs a static image size. Received: tokens of shape "
+                f"{tuple(input_shape)}. Give input_shape with height and width, or patch_dropout_rate=0."
+            )
+
     def call(self, inputs, training=None):
         if not training or self.rate == 0.0:
             return inputs
-        if inputs.shape[1] is None:
-            raise ValueError(
-                "Patch dropout needs a static image size. Received: tokens of shape "
-                f"{tuple(inputs.shape)}. Give input_shape with height and width, or patch_dropout_rate=0."
-            )
         patches = inputs.shape[1] - self.prefix
         keep = max(1, int(patches * (1.0 - self.rate)))
         noise = keras.random.uniform((ops.shape(inputs)[0], patches), seed=self.seed_generator)

@@ -1,1 +1,5 @@
-"""One module a family."""
+"""One module a family; the order here is that of `list_models`."""
+
+# isort: off
+from keras_vit.models import vit as vit
+from keras_vit.models import dinov2 as dinov2

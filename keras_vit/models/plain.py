@@ -257,6 +257,8 @@ def build(
     if source is not None:
         found = source.format.structure(source, _grid_of(config, input_shape))
         config = _fitted(variant, source, found)
+        if row is not None:
+            _check_row(label, row, config, found)
         if include_top:
             _refuse_contradictions(label, source, found, chosen, pretrained_top)
             if pretrained_top:
@@ -474,6 +476,18 @@ def _fitted(variant, source, found):
     if "layer_scale" in found and (found["layer_scale"] is None) != (config.layer_scale is None):
         structure["layer_scale"] = found["layer_scale"]
     return dataclasses.replace(config, **structure, **numerics)
+
+
+def _check_row(label, row, config, found):
+    """Raises ValueError unless a named file holds what is known of it."""
+    grid = [side // config.patch for side in row.image]
+    rows = grid[0] * grid[1] + config.positioned_tokens
+    if found["classes"] not in (0, row.classes) or found.get("rows", rows) != rows:
+        raise ValueError(
+            f"{label}: the file of {row.name!r} is not what its name says: expected "
+            f"{row.classes} classes and {rows} positions ({row.image[0]}x{row.image[1]} pixels). "
+            f"Received: {found['classes']} classes, {found.get('rows')} positions from {row.url}."
+        )
 
 
 def _refuse_contradictions(label, source, found, chosen, pretrained_top):

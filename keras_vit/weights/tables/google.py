@@ -122,5 +122,6 @@ GOOGLE = Format(
     rules=_RULES,
     numerics=lambda source: Numerics(1e-6, "gelu_tanh", "google"),
     structure=_structure,
+    ignored=("txt/.*", "t", "b"),  # the text half of SigLIP
     statistics="half",
 )
