@@ -9,6 +9,7 @@ layers or from one of three times the width, and the two products by `matmul` of
 half precision needs it. Expected time on two CPU cores: 2 minutes.
 """
 
+import functools
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -87,8 +88,8 @@ def functions(dtype):
         fused: (ops.concatenate(kernels, axis=1), ops.concatenate(biases)),
     }
     return {
-        (project.__name__, name): lambda run=attention(project, form), given=given: run(
-            x, *given, kernel, bias
+        (project.__name__, name): functools.partial(
+            attention(project, form), x, *given, kernel, bias
         )
         for project, given in weights.items()
         for name, form in FORMS.items()

@@ -11,6 +11,7 @@ a block at the same batch and dtype, measured in the same rounds; a forward pass
 an image. Expected time on two CPU cores: 10 minutes.
 """
 
+import functools
 import importlib.util
 import os
 
@@ -37,11 +38,11 @@ def forward(model):
         for group in (model.trainable_variables, model.non_trainable_variables)
     ]
     run = measuring.compiled(lambda *x: model.stateless_call(*x, training=False)[0])
-    return lambda images: run(*variables, images)
+    return functools.partial(run, *variables)
 
 
 def timm_forward(dtype):
-    """timm's model as a function of NHWC images in numpy."""
+    """timm's model: a function of NHWC images in numpy, which returns the function to be timed."""
     import timm
     import torch
 
@@ -74,7 +75,7 @@ def products(batch, dtype):
     for inner, outer in PRODUCTS:
         x = ops.convert_to_tensor(rng.standard_normal((batch * TOKENS, inner)), numbers)
         kernel = ops.convert_to_tensor(rng.standard_normal((inner, outer)), numbers)
-        functions[inner, outer] = lambda run=measuring.compiled(ops.matmul), x=x, k=kernel: run(x, k)
+        functions[inner, outer] = functools.partial(measuring.compiled(ops.matmul), x, kernel)
     return functions
 
 
@@ -90,8 +91,8 @@ def measure(models, timm, batch, dtype, rounds):
     tensor = ops.convert_to_tensor(images)
     functions = {}
     for name, model in models.items():
-        functions[name] = lambda run=forward(model): run(tensor)
-        functions[name, "predict"] = lambda model=model: model.predict_on_batch(images)
+        functions[name] = functools.partial(forward(model), tensor)
+        functions[name, "predict"] = functools.partial(model.predict_on_batch, images)
     if timm is not None:
         functions["timm"] = timm(images)
     functions.update(products(batch, dtype))

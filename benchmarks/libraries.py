@@ -3,6 +3,7 @@
 The models normalise nothing and have no softmax: all of them compute the same function.
 """
 
+import functools
 import importlib
 
 
@@ -45,5 +46,5 @@ def builders():
                 raise
             missing[name] = str(error)
         else:
-            found[name] = lambda build=build, module=module: build(module)
+            found[name] = functools.partial(build, module)
     return found, missing

@@ -109,7 +109,11 @@ def write(out, name, title, sections, rounds=None):
 
 
 def _machine():
-    machine = {"processor": _processor(), "cores": os.cpu_count(), "Python": platform.python_version()}
+    machine = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "Python": platform.python_version(),
+    }
     for package in PACKAGES:
         try:
             machine[package] = importlib.metadata.version(package)

@@ -69,7 +69,9 @@ def official_arrays():
 def write(path):
     """Writes the checkpoint with random numbers."""
     rng = np.random.default_rng(0)
-    np.savez(path, **{n: rng.standard_normal(shape, "float32") for n, shape, _ in official_arrays()})
+    np.savez(
+        path, **{n: rng.standard_normal(shape, "float32") for n, shape, _ in official_arrays()}
+    )
 
 
 def import_(module):
@@ -208,7 +210,11 @@ def main():
         ],
         "Load": [{"what": name, "s": s, "MB/s": size / s / 1e6} for name, s in loaded.items()],
         "Memory": [
-            {"file, MB": size / 1e6, "model, MB": used["before"] / 1e6, "peak, MB": used["peak"] / 1e6}
+            {
+                "file, MB": size / 1e6,
+                "model, MB": used["before"] / 1e6,
+                "peak, MB": used["peak"] / 1e6,
+            }
         ],
     }
     if built["missing"]:

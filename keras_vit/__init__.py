@@ -1,18 +1,15 @@
 """Vision Transformers for Keras 3, with the published weights."""
 
-from keras_vit import layers as layers
-from keras_vit import weights as weights
-from keras_vit.features import feature_extractor as feature_extractor
-from keras_vit.images import load_image as load_image
-from keras_vit.models import dinov2 as dinov2
-from keras_vit.models import vit as vit
-from keras_vit.models.dinov2 import *  # noqa: F403
-from keras_vit.models.vit import *  # noqa: F403
-from keras_vit.preprocessing import prepare as prepare
-from keras_vit.preprocessing import recipe_of as recipe_of
-from keras_vit.registry import list_models as list_models
-from keras_vit.registry import list_weights as list_weights
-
-del preprocess_input  # noqa: F821  every family has its own: keras_vit.vit.preprocess_input
+import importlib as _importlib
+import os as _os
+import sys as _sys
 
 __version__ = "0.1.0"
+
+if _sys.argv and _os.path.basename(_sys.argv[0]) in ("keras-vit", "keras-vit.exe"):
+    # The program answers --help without Keras, which takes seconds to load; its commands load the rest.
+    def __getattr__(name):
+        return getattr(_importlib.import_module("keras_vit.public"), name)
+
+else:
+    from keras_vit.public import *  # noqa: F403

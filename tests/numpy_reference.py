@@ -8,9 +8,7 @@ from keras import ops
 
 def weights_of(layer):
     """Path below the layer -> array."""
-    return {
-        w.path.split(f"{layer.name}/", 1)[1]: ops.convert_to_numpy(w) for w in layer.weights
-    }
+    return {w.path.split(f"{layer.name}/", 1)[1]: ops.convert_to_numpy(w) for w in layer.weights}
 
 
 def randomise(layer):

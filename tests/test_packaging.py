@@ -34,7 +34,9 @@ def test_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names}
     assert {n for n in top if not n.endswith(".dist-info")} == {"keras_vit"}
-    files = [p for p in (ROOT / "keras_vit").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    files = [
+        p for p in (ROOT / "keras_vit").rglob("*") if p.is_file() and "__pycache__" not in p.parts
+    ]
     wanted = {str(p.relative_to(ROOT)) for p in files}
     assert wanted == {n for n in names if n.startswith("keras_vit/")}
     assert wheel.stat().st_size < 8_000_000

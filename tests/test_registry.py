@@ -154,7 +154,8 @@ def test_a_misspelt_argument(tiny):
 
 def test_public_names_are_listed():
     models = set(keras_vit.list_models())
-    public = {name for name in vars(keras_vit) if not name.startswith("_")}
+    public = {name for name in vars(keras_vit.public) if not name.startswith("_")}
+    assert all(getattr(keras_vit, name) is getattr(keras_vit.public, name) for name in public)
     modules = {p.stem for p in pathlib.Path(keras_vit.__file__).parent.iterdir()}
     rest = public - models - modules
     assert rest == {

@@ -16,7 +16,7 @@ GROUPS = {
 }
 SHOTS = 20  # training pictures a group
 EPOCHS = 20
-LEARNING_RATE = 0.03
+LEARNING_RATE = 0.01
 BATCH_SIZE = 16
 SAMPLES = 12
 TOLERANCE = 1e-5  # between probabilities

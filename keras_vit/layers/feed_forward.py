@@ -81,9 +81,12 @@ class Mlp(keras.layers.Layer):
         self.output_dropout.build(input_shape)
 
     def call(self, inputs, training=None):
-        x = self._activate(self.hidden(inputs))  # (B, N, hidden)
+        shape = ops.shape(inputs)
+        # TensorFlow fuses bias and GELU into products of matrices, not of rank 3.
+        x = ops.reshape(inputs, (-1, shape[-1]))  # (B * N, D)
+        x = self._activate(self.hidden(x))  # (B * N, hidden)
         x = self.hidden_dropout(x, training=training)
-        x = self.projection(x)  # (B, N, D)
+        x = ops.reshape(self.projection(x), shape)  # (B, N, D)
         return self.output_dropout(x, training=training)
 
     def compute_output_shape(self, input_shape):

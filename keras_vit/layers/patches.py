@@ -273,6 +273,11 @@ class PatchEncoder(keras.layers.Layer):
                 f"{self.name} has the variables {sorted(self.own)}. "
                 f"Received: a file with {sorted(values)}."
             )
+        if grid != self.grid:
+            logger.info(
+                "%s: positions resampled from %dx%d to %dx%d by the rule of %s",
+                self.name, *grid, *self.grid, self.resampling,
+            )  # fmt: skip
         for name, variable in self.own.items():
             variable.assign(self.resampled(name, values[name], grid))
 
@@ -281,10 +286,6 @@ class PatchEncoder(keras.layers.Layer):
         if grid == self.grid:
             return value
         if name == "positions":
-            logger.info(
-                "%s: positions resampled from %dx%d to %dx%d by the rule of %s",
-                self.name, *grid, *self.grid, self.resampling,
-            )  # fmt: skip
             return resample.resample_positions(value, grid, self.grid, self.resampling)
         if name in ("row_positions", "column_positions"):
             size = self.grid[name == "column_positions"]

@@ -24,7 +24,7 @@ class Report:
     Attributes:
         format: name of the checkpoint format.
         loaded: variable paths that were assigned.
-        resampled: those of them whose values were resampled to another grid or patch size.
+        resampled: those of them whose values were resampled to another grid.
         new: variable paths that kept their initial values on purpose.
         dropped: names in the file that were left out on purpose.
     """
@@ -36,10 +36,14 @@ class Report:
     dropped: tuple
 
     def __str__(self):
-        return (
-            f"{self.format}: {len(self.loaded)} variables loaded, {len(self.resampled)} of them "
-            f"resampled, {len(self.new)} new, {len(self.dropped)} arrays of the file dropped"
-        )
+        text = f"{self.format}: {len(self.loaded)} variables loaded"
+        if self.resampled:
+            text += ", positions resampled"
+        if self.new:
+            text += f", {len(self.new)} new"
+        if self.dropped:
+            text += f"; dropped from the file: {', '.join(self.dropped)}"
+        return text
 
 
 class Target:
@@ -171,7 +175,7 @@ def load_source(model, source, *, new_head=False, resample_patches=False):
     for (path, _, _), value in zip(plan, values, strict=True):
         target.variables[path].assign(value)
     resampled = tuple(
-        path for path, rule, context in plan
+        path for path, _, context in plan
         if path.endswith("positions") and context.grid not in (None, target.encoder.grid)
     )  # fmt: skip
     report = Report(

@@ -18,14 +18,16 @@ def mini(tmp_path_factory):
 
     Its predictions differ from picture to picture.
     """
-    config = plain.Config(patch=4, width=16, depth=1, heads=2, mlp=32, image=(28, 28))
+    config = plain.Config(patch=4, width=16, depth=2, heads=2, mlp=32, image=(28, 28))
     row = registry.Weights(
         "named", "https://127.0.0.1/mini.npz", classes=10, image=(28, 28), statistics="half",
         crop_fraction=0.7, licence="", origin="", labels=tuple(f"label {k}" for k in range(10)),
     )  # fmt: skip
-    function = registry.variant("Mini", config, plain.build, parameters=0, weights=(row,))
+    function = registry.variant(
+        "Mini", config, plain.build, parameters=0, weights=(row,), classes=10
+    )
     keras.utils.set_random_seed(1)
-    built = function(weights=None, classes=10)
+    built = function(weights=None)
     for variable in built.layers[-2].weights:
         variable.assign(keras.random.normal(variable.shape))
     path = tmp_path_factory.mktemp("mini") / "mini.weights.h5"
@@ -37,7 +39,7 @@ def mini(tmp_path_factory):
 @pytest.fixture
 def model(mini):
     """The function of that model, by default with those weights."""
-    return functools.partial(registry.get_variant("Mini").function, weights=mini, classes=10)
+    return functools.partial(registry.get_variant("Mini").function, weights=mini)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ def test_the_copy_predicts_the_same(run, mini, tmp_path, suffix, model):
     assert code == 0
     size = f"{model().count_params():,} parameters, images (28, 28, 3), output (10,)"
     assert stdout == f"{out}: Mini, weights {mini}; {size}\n"
-    assert "24 variables loaded, 0 of them resampled, 0 new" in err
+    assert "40 variables loaded, 0 of them resampled, 0 new" in err
     expected = model().predict(IMAGES, verbose=0)
     if suffix == ".keras":
         copy = keras.models.load_model(out)

@@ -103,7 +103,7 @@ def trained(gradient_checkpointing, **options):
     """All variables of a block, those of the random generators too, after two steps."""
     keras.utils.set_random_seed(3)
     model = model_of(gradient_checkpointing=gradient_checkpointing, layer_scale=1.0, **options)
-    model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
     model.fit(tokens(8), -tokens(8), batch_size=4, shuffle=False, epochs=1, verbose=0)
     return [ops.convert_to_numpy(v) for v in model.variables]
 
@@ -113,8 +113,10 @@ def trained(gradient_checkpointing, **options):
 def test_gradient_checkpointing_trains_alike(options, policy):
     """The recomputation draws the very same masks."""
     keras.config.set_dtype_policy(policy)
+    # The compiler fuses, and so rounds, the two graphs differently.
+    atol = 1e-6 if policy == "float32" else 1e-3
     for ours, theirs in zip(trained(True, **options), trained(False, **options), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
 
 
 def test_gradient_checkpointing_acts_in_training_only(monkeypatch):

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from numpy_reference import randomise
 
 from keras_vit.layers import PatchEncoder, Patches
 from keras_vit.weights.resample import RULES, resample_positions, sincos_2d
@@ -23,17 +24,11 @@ def array(tensor):
     return ops.convert_to_numpy(tensor)
 
 
-def built(width, grid, count=None, **options):
+def built(width, grid, **options):
     """A built encoder with random weights."""
     encoder = PatchEncoder(width, grid, **options)
-    encoder.build((None, count or grid[0] * grid[1], PIXELS))
-    randomise(encoder)
-    return encoder
-
-
-def randomise(layer):
-    rng = np.random.default_rng(1)
-    layer.set_weights([rng.normal(size=w.shape).astype("float32") for w in layer.weights])
+    encoder.build((None, grid[0] * grid[1], PIXELS))
+    return randomise(encoder)
 
 
 def silent(encoder):
@@ -151,6 +146,11 @@ def test_sincos_2d():
         np.testing.assert_allclose(positions[3 * row + column], expected, atol=1e-6)
 
 
+def test_the_fixed_table_is_that_of_the_weights_package():
+    encoder = built(16, (3, 5), positions="sincos-2d", tokens=())
+    np.testing.assert_array_equal(silent(encoder), sincos_2d(3, 5, 16))
+
+
 def test_no_positions():
     encoder = built(8, (2, 3), positions="none", tokens=())
     assert np.all(silent(encoder) == 0)
@@ -189,12 +189,6 @@ def test_other_number_of_patches():
 
 # images of dynamic size
 
-POSITIONS = {
-    "learned-1d": {"registers": 1},
-    "learned-2d": {"positions": "learned-2d"},
-    "sincos-2d": {"positions": "sincos-2d"},
-    "none": {"positions": "none"},
-}
 GRIDS = [(3, 4), (4, 3), (3, 7), (2, 6), (12, 1), (9, 11)]
 
 
@@ -202,9 +196,7 @@ def dynamic_model(options):
     """A model for images of any size, whose position table is 3x4."""
     images = keras.Input((None, None, CHANNELS))
     encoder = PatchEncoder(8, (3, 4), name="encoder", **options)
-    model = keras.Model(images, encoder(Patches(PATCH)(images), images))
-    randomise(model)
-    return model
+    return randomise(keras.Model(images, encoder(Patches(PATCH)(images), images)))
 
 
 def static_model(options, grid):
@@ -292,8 +284,7 @@ def test_dynamic_model_reloads(tmp_path):
 @pytest.mark.parametrize("new", [(14, 28), (28, 14), (7, 9)])
 def test_loading_at_another_size(rule, new, tmp_path):
     options = {"resampling": rule, "registers": 2, "positioned_tokens": 1}
-    model = static_model(options, (14, 14))
-    randomise(model)
+    model = randomise(static_model(options, (14, 14)))
     model.save_weights(tmp_path / "a.weights.h5")
     again = static_model(options, new)
     again.load_weights(tmp_path / "a.weights.h5")
@@ -349,11 +340,5 @@ def test_a_file_of_other_tokens_is_refused(tmp_path):
     message = r"has the variables \['class_token', 'positions'\].*with .*'register_tokens'"
     with pytest.raises(ValueError, match=message):
         model.load_weights(tmp_path / "a.weights.h5")
-    own = model.get_layer("encoder").own
-    for value, name in zip(before, own, strict=False):
-        np.testing.assert_array_equal(array(own[name]), value)
-
-
-def test_the_fixed_table_is_that_of_the_weights_package():
-    encoder = built(16, (3, 5), positions="sincos-2d", tokens=())
-    np.testing.assert_array_equal(silent(encoder), sincos_2d(3, 5, 16))
+    for value, now in zip(before[:2], model.get_weights()[:2], strict=True):
+        np.testing.assert_array_equal(now, value)

@@ -33,11 +33,12 @@ def test_pool_patches(mode, prefix, expected):
     assert (defaults.mode, defaults.prefix) == ("avg", 1)
 
 
-def test_pooling_sums_in_float32():
-    layer = PoolPatches("avg", prefix=0, dtype="float16")
-    outputs = layer(np.full((1, 1000, 2), 100, "float16"))  # the sum is beyond float16
+@pytest.mark.parametrize("mode", ["avg", "max", "avgmax"])
+def test_pooling_sums_in_float32(mode):
+    layer = PoolPatches(mode, prefix=0, dtype="float16")
+    outputs = layer(np.full((1, 1000, 2), 40_000, "float16"))  # twice that is beyond float16
     assert keras.backend.standardize_dtype(outputs.dtype) == "float16"
-    np.testing.assert_array_equal(ops.convert_to_numpy(outputs), [[100, 100]])
+    np.testing.assert_array_equal(ops.convert_to_numpy(outputs), [[40_000, 40_000]])
 
 
 def test_unknown_mode():
@@ -49,7 +50,9 @@ def test_unknown_mode():
 @pytest.mark.parametrize("prefix", [0, 1, 5])
 def test_tokens_to_grid_row_by_row(prefix):
     tokens = np.arange(2 * (prefix + 6) * 4, dtype="float32").reshape(2, prefix + 6, 4)
-    grid = ops.convert_to_numpy(TokensToGrid(8, prefix)(tokens, np.zeros((2, 16, 24, 3), "float32")))
+    grid = ops.convert_to_numpy(
+        TokensToGrid(8, prefix)(tokens, np.zeros((2, 16, 24, 3), "float32"))
+    )
     assert grid.shape == (2, 2, 3, 4)
     for row in range(2):
         for column in range(3):

@@ -13,7 +13,9 @@ from keras_vit.layers import DropPath, LayerScale, PatchDropout
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 2])
 def test_rates(rate):
     for layer in (DropPath, PatchDropout):
-        with pytest.raises(ValueError, match=rf"a: rate must be in \[0, 1\). Received: rate={rate}"):
+        with pytest.raises(
+            ValueError, match=rf"a: rate must be in \[0, 1\). Received: rate={rate}"
+        ):
             layer(rate, name="a")
 
 
