@@ -185,7 +185,7 @@ def load_source(model, source, *, new_head=False, resample_patches=False):
         tuple(new),
         tuple(sorted(source.names[name] for name in dropped)),
     )
-    logger.info("%s: %s", title, report)
+    logger.info("%s -> %s: %s", source.checkpoint.path, model.name, report)
     return report
 
 
