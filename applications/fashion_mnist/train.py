@@ -178,7 +178,7 @@ def main(argv=None):
     parser.add_argument("--data", type=pathlib.Path, default=DATA, help="folder of the IDX files")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--quick", action="store_true", help="1,280 images, 2 epochs, 500 tests")
+    parser.add_argument("--quick", action="store_true", help="640 images, 2 epochs, 500 tests")
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(0)
@@ -187,7 +187,7 @@ def main(argv=None):
     test_images, test_labels = read_split("test", args.data)
     epochs = args.epochs
     if args.quick:
-        images, labels, epochs = images[:1280], labels[:1280], 2
+        images, labels, epochs = images[:640], labels[:640], 2
         test_images, test_labels = test_images[:500], test_labels[:500]
 
     model = train(images, labels, epochs, args.out)
