@@ -132,7 +132,7 @@ def build(name, weights=None, size=None, include_top=True, classes=None, dtype=N
 
 def _head(source, variant, size, classes):
     """The model's arguments `classes` and `pretrained_top`."""
-    grid = size and tuple(side // variant.config.patch for side in size)
+    grid = size and tuple(side // variant.config.pixels for side in size)
     found = source.format.structure(source, grid)["classes"]
     if not found and classes is None:
         raise ValueError(

@@ -11,6 +11,8 @@ from keras_vit.layers.pooling import PoolPatches as PoolPatches
 from keras_vit.layers.pooling import TakeToken as TakeToken
 from keras_vit.layers.pooling import TokensToGrid as TokensToGrid
 from keras_vit.layers.preprocessing import Normalize as Normalize
+from keras_vit.layers.re_attention import ReAttention as ReAttention
 from keras_vit.layers.regularization import DropPath as DropPath
 from keras_vit.layers.regularization import LayerScale as LayerScale
 from keras_vit.layers.regularization import PatchDropout as PatchDropout
+from keras_vit.layers.stem import ConvStem as ConvStem

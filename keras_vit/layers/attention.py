@@ -44,6 +44,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     Source: Vaswani et al. 2017, section 3.2; ViT paper, appendix A.
     """
 
+    fused = True  # a subclass with a `mix` of its own needs the map itself
+
     def __init__(
         self,
         heads,
@@ -84,21 +86,33 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             self.key_norm.build((None, None, self.heads, self.head_size))
 
     def call(self, inputs, training=None, return_attention=False):
-        query, key, value = (
-            self._split(layer(inputs)) for layer in (self.query, self.key, self.value)
-        )  # (B, N, heads, d)
-        if self.query_key_epsilon is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        query = query * self.head_size**-0.5
-        if return_attention or (training and self.dropout_rate):
+        query, key = self._query_and_key(inputs)
+        value = self._split(self.value(inputs))  # (B, N, heads, d)
+        if return_attention or not self.fused or (training and self.dropout_rate):
             attention = attention_probabilities(query, key)  # (B, heads, N, N)
             attention = self.attention_dropout(attention, training=training)
+            attention = self.mix(attention, training=training)
             outputs = ops.einsum("bhqk,bkhd->bqhd", attention, value)
         else:
             outputs = ops.dot_product_attention(query, key, value, scale=1.0)
         outputs = ops.reshape(outputs, ops.shape(inputs))  # (B, N, D)
         outputs = self.output_dropout(self.projection(outputs), training=training)
         return (outputs, attention) if return_attention else outputs
+
+    def mix(self, attention, training=None):
+        """What becomes of the map (B, heads, N, N) before it meets the values: here nothing."""
+        return attention
+
+    def probabilities(self, inputs):
+        """The softmax of tokens (B, N, D), before dropout and `mix`: (B, heads, N, N), rows sum to 1."""
+        return attention_probabilities(*self._query_and_key(inputs))
+
+    def _query_and_key(self, inputs):
+        """Scaled query and key, each (B, N, heads, d)."""
+        query, key = self._split(self.query(inputs)), self._split(self.key(inputs))
+        if self.query_key_epsilon is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        return query * self.head_size**-0.5, key
 
     def _split(self, x):
         shape = ops.shape(x)

@@ -14,6 +14,8 @@ class TransformerBlock(keras.layers.Layer):
         x = x + drop_path(layer_scale(attention(norm(x))))
         x = x + drop_path(layer_scale(mlp(norm(x))))
 
+    With a `scale_adjustment` s it is norm(s * x), and what is added is divided by s.
+
     Shapes: input (B, N, D); output (B, N, D); with `return_attention=True` also the attention map
     (B, heads, N, N).
 
@@ -25,8 +27,9 @@ class TransformerBlock(keras.layers.Layer):
         epsilon: of both LayerNormalizations.
         gradient_checkpointing: recompute the block in the backward pass instead of keeping its
             activations.
+        scale_adjustment: the number s, or None for none.
 
-    Source: ViT paper, equations 2 and 3.
+    Source: ViT paper, equations 2 and 3; scale adjustment: dvit_repo models/layers.py.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class TransformerBlock(keras.layers.Layer):
         drop_path=0.0,
         epsilon=1e-6,
         gradient_checkpointing=False,
+        scale_adjustment=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -46,6 +50,7 @@ class TransformerBlock(keras.layers.Layer):
         self.drop_path_rate = drop_path
         self.epsilon = epsilon
         self.gradient_checkpointing = gradient_checkpointing
+        self.scale_adjustment = scale_adjustment
         self.attention_norm, self.mlp_norm = (
             keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
             for name in ("attention_norm", "mlp_norm")
@@ -67,7 +72,7 @@ class TransformerBlock(keras.layers.Layer):
 
     def call(self, inputs, training=None, return_attention=False):
         if return_attention:
-            x = self.attention_norm(inputs)
+            x = self._normalized(inputs, self.attention_norm)
             branch, attention = self.attention(x, training=training, return_attention=True)
             return self._rest(inputs, branch, training), attention
         if self.gradient_checkpointing and training:
@@ -75,37 +80,51 @@ class TransformerBlock(keras.layers.Layer):
         return self._forward(inputs, training)
 
     def _forward(self, inputs, training):
-        branch = self.attention(self.attention_norm(inputs), training=training)
+        x = self._normalized(inputs, self.attention_norm)
+        branch = self.attention(x, training=training)
         return self._rest(inputs, branch, training)
 
     def _checkpointed(self, inputs):
         """`_forward` in training, recomputed in the backward pass with the same random numbers.
 
-        For that the states of the random generators go in as values and come out as outputs.
+        For that the states of random generators and moving statistics go in as values and come out
+        as outputs.
         """
-        weights = self.weights
-        seeds = [v for v in self.variables if keras.backend.is_int_dtype(v.dtype)]
-        states = [seed.value * 1 for seed in seeds]  # a copy: under TensorFlow it is the variable
+        weights = self.trainable_variables
+        # Not the frozen weights that are cast for the computation: they are no states.
+        others = [
+            v for v in self.non_trainable_variables
+            if keras.backend.standardize_dtype(v.value.dtype) == v.dtype
+        ]  # fmt: skip
+        states = [v.value * 1 for v in others]  # copies: under TensorFlow they are the variables
 
         def forward(x, *values):
-            known = zip((*weights, *seeds), (*values, *states), strict=True)
+            known = zip((*weights, *others), (*values, *states), strict=True)
             with keras.StatelessScope(list(known)) as scope:
                 x = self._forward(x, training=True)
-            return x, *map(scope.get_current_value, seeds)
+            return x, *map(scope.get_current_value, others)
 
         outputs, *states_after = keras.remat(forward)(inputs, *(v.value for v in weights))
-        for seed, state in zip(seeds, states_after, strict=True):
-            seed.assign(state)
+        for variable, state in zip(others, states_after, strict=True):
+            variable.assign(state)
         return outputs
+
+    def _normalized(self, x, norm):
+        return norm(x if self.scale_adjustment is None else x * self.scale_adjustment)
 
     def _rest(self, inputs, branch, training):
         """Everything after the attention: first residual, then the whole second branch."""
         if self.layer_scale is not None:
             branch = self.attention_scale(branch)
-        x = inputs + self.drop_path(branch, training=training)
-        branch = self.mlp(self.mlp_norm(x), training=training)
+        x = self._sum(inputs, branch, training)
+        branch = self.mlp(self._normalized(x, self.mlp_norm), training=training)
         if self.layer_scale is not None:
             branch = self.mlp_scale(branch)
+        return self._sum(x, branch, training)
+
+    def _sum(self, x, branch, training):
+        if self.scale_adjustment is not None:
+            branch = branch * (1.0 / self.scale_adjustment)
         return x + self.drop_path(branch, training=training)
 
     def compute_output_spec(self, inputs, training=None, return_attention=False):
@@ -115,7 +134,11 @@ class TransformerBlock(keras.layers.Layer):
         return input_shape
 
     def _numerics(self):
-        return {"epsilon": str(self.epsilon), "activation": self.mlp.activation}
+        return {
+            "epsilon": str(self.epsilon),
+            "activation": self.mlp.activation,
+            "scale_adjustment": str(self.scale_adjustment),
+        }
 
     def save_own_variables(self, store):
         """Weights are worth nothing under other numerics, so a file says which ones it was made with."""
@@ -140,6 +163,7 @@ class TransformerBlock(keras.layers.Layer):
             "drop_path": self.drop_path_rate,
             "epsilon": self.epsilon,
             "gradient_checkpointing": self.gradient_checkpointing,
+            "scale_adjustment": self.scale_adjustment,
         }
 
     @classmethod

@@ -25,6 +25,13 @@ def self_attention(config, use_bias=True, query_key_norm=False, **kwargs):
     )
 
 
+def re_attention(config, scale=1.0, **kwargs):
+    """The attention of DeepViT: the heads' maps are mixed and normalised."""
+    return layers.ReAttention(
+        config.heads, normalization=config.attention_normalization, scale=scale, **kwargs
+    )
+
+
 def gelu_mlp(config, **kwargs):
     """The usual feed-forward network of a block."""
     return layers.Mlp(config.mlp, activation=config.activation, **kwargs)
@@ -35,12 +42,22 @@ def swiglu(config, **kwargs):
     return layers.SwiGLU(config.mlp, **kwargs)
 
 
+def conv_stem(x, parts):
+    """The convolutions before the patches of DeepViT-S and -L, with stride 2."""
+    return layers.ConvStem(name=parts.name("stem"), dtype=parts.dtype)(x)
+
+
+def runs(*pairs):
+    """Parts that change over depth: `runs((self_attention, 11), (re_attention, 5))`, 16 blocks."""
+    return tuple(part for part, count in pairs for _ in range(count))
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Numbers and parts of a plain encoder.
 
     Attributes:
-        patch: side of a patch in pixels.
+        patch: side of a patch in pixels of the image, or of the feature map that `stem` makes.
         width: of the tokens.
         depth: number of blocks.
         heads: per block.
@@ -56,8 +73,17 @@ class Config:
         epsilon: of the LayerNormalizations.
         activation: form of the GELU.
         resampling: rule for other grids.
-        attention: part, function (config, dropout, output_dropout, name, dtype) -> layer.
+        scale_adjustment: see `TransformerBlock`.
+        attention_normalization: of the mixed maps, see `ReAttention`.
+        stem_stride: pixels of the image per pixel of the feature map.
+        stem: part, function (images, parts) -> feature map (B, H / stem_stride, W / stem_stride, C);
+            None for none.
+        attention: part, function (config, dropout, output_dropout, name, dtype) -> layer; or one
+            for every block, see `runs`.
         feed_forward: part, function (config, dropout, name, dtype) -> layer.
+
+    Raises:
+        ValueError: attention for another number of blocks than `depth`.
     """
 
     patch: int
@@ -76,8 +102,28 @@ class Config:
     epsilon: float = 1e-6
     activation: str = "gelu_tanh"
     resampling: str = "google"
-    attention: Callable = self_attention
+    scale_adjustment: float | None = None
+    attention_normalization: str = "batch"
+    stem_stride: int = 1
+    stem: Callable | None = None
+    attention: Callable | tuple = self_attention
     feed_forward: Callable = gelu_mlp
+
+    def __post_init__(self):
+        if isinstance(self.attention, tuple) and len(self.attention) != self.depth:
+            raise ValueError(
+                "attention must be one part, or one for every block. "
+                f"Received: depth={self.depth}, attention for {len(self.attention)} blocks."
+            )
+
+    @property
+    def pixels(self):
+        """Side of a patch in pixels of the image."""
+        return self.patch * self.stem_stride
+
+    def attention_of(self, block):
+        """The part of one block."""
+        return self.attention[block] if isinstance(self.attention, tuple) else self.attention
 
     @property
     def prefix(self):
@@ -278,7 +324,7 @@ def build(
         mean, std = STATISTICS[_statistics(variant, row, source)]
         x = layers.Normalize(mean, std, _recipe(row), name=parts.name("normalize"), dtype=dtype)(x)
     table_image = image if None in shape[:2] else shape[:2]
-    grid = (table_image[0] // config.patch, table_image[1] // config.patch)
+    grid = (table_image[0] // config.pixels, table_image[1] // config.pixels)
     outputs = _encode(x, parts, grid, rates, gradient_checkpointing)
     if include_top:
         x = CLASSIFIERS[config.classifier](outputs, parts)
@@ -290,6 +336,30 @@ def build(
     if source is not None:
         load_source(model, source, new_head=include_top and not pretrained_top)
     return model
+
+
+def model(config, name="vit", **arguments):
+    """A model of numbers that no registered one has.
+
+        small = keras_vit.registry.get_variant("ViT_S16").config
+        plain.model(dataclasses.replace(small, depth=8, width=256, heads=8, mlp=1024), classes=10)
+
+    Args:
+        config: a `Config`.
+        name: of the model.
+        arguments: those of the registered models, see `build`; `weights` is None or a file.
+
+    Returns:
+        A functional `keras.Model`.
+
+    Raises:
+        ValueError: as `build`.
+    """
+    variant = registry.Variant(
+        name, family="plain", config=config, parameters=None, counted="", weights=(), default=None,
+        classes=1000, statistics="half", build=build,
+    )  # fmt: skip
+    return build(variant, **{"weights": None, **arguments})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,6 +379,8 @@ class _Rates:
 def _encode(x, parts, grid, rates, gradient_checkpointing):
     """Images to the tokens after every block, a list of (B, N, D)."""
     config, dtype = parts.config, parts.dtype
+    if config.stem is not None:
+        x = config.stem(x, parts)
     patches = layers.Patches(config.patch, name=parts.name("patches"), dtype=dtype)(x)
     encoder = layers.PatchEncoder(
         config.width, grid, tokens=config.tokens, registers=config.registers,
@@ -323,7 +395,7 @@ def _encode(x, parts, grid, rates, gradient_checkpointing):
         )(x)
     outputs = []
     for i in range(config.depth):
-        attention = config.attention(
+        attention = config.attention_of(i)(
             config, dropout=rates.attention_dropout_rate, output_dropout=rates.dropout_rate,
             name="attention", dtype=dtype,
         )  # fmt: skip
@@ -332,6 +404,7 @@ def _encode(x, parts, grid, rates, gradient_checkpointing):
             attention, mlp, layer_scale=config.layer_scale, epsilon=config.epsilon,
             drop_path=rates.drop_path_rate * i / max(1, config.depth - 1),
             gradient_checkpointing=gradient_checkpointing,
+            scale_adjustment=config.scale_adjustment,
             name=parts.name(f"block_{i}"), dtype=dtype,
         )  # fmt: skip
         x = block(x)
@@ -432,10 +505,10 @@ def _grid_of(config, input_shape):
     """(h, w) of a static input shape, else None."""
     if input_shape is None or len(input_shape) != 3 or None in tuple(input_shape[:2]):
         return None
-    return input_shape[0] // config.patch, input_shape[1] // config.patch
+    return input_shape[0] // config.pixels, input_shape[1] // config.pixels
 
 
-_SIZES = ("patch", "width", "depth", "heads", "mlp")
+_SIZES = ("patch", "width", "depth", "heads", "mlp", "scale_adjustment")
 
 
 def _fitted(variant, source, found):
@@ -468,9 +541,12 @@ def _fitted(variant, source, found):
         del numerics["activation"]
     structure = {
         key: found[key]
-        for key in ("tokens", "registers", "positions", "positioned_tokens", "representation_size")
+        for key in (
+            "tokens", "registers", "positions", "positioned_tokens", "representation_size",
+            "attention_normalization",
+        )
         if found.get(key) is not None or key == "representation_size"
-    }
+    }  # fmt: skip
     if config.classifier not in found["classifier"]:
         structure["classifier"] = found["classifier"][0]
     if "layer_scale" in found and (found["layer_scale"] is None) != (config.layer_scale is None):
@@ -480,7 +556,7 @@ def _fitted(variant, source, found):
 
 def _check_row(label, row, config, found):
     """Raises ValueError unless a named file holds what is known of it."""
-    grid = [side // config.patch for side in row.image]
+    grid = [side // config.pixels for side in row.image]
     rows = grid[0] * grid[1] + config.positioned_tokens
     if found["classes"] not in (0, row.classes) or found.get("rows", rows) != rows:
         raise ValueError(
@@ -536,11 +612,11 @@ def _check_head(label, weights, source, found, classes):
 def _native_image(config, found, input_shape):
     """Image size (height, width) of a file, as far as it tells; else that of the variant."""
     if "grid" in found:
-        return tuple(n * config.patch for n in found["grid"])
+        return tuple(n * config.pixels for n in found["grid"])
     if config.positions == "learned-1d" and "rows" in found:
         patches = found["rows"] - config.positioned_tokens
         grid = source_grid(patches, _grid_of(config, input_shape))
-        return tuple(n * config.patch for n in grid)
+        return tuple(n * config.pixels for n in grid)
     return config.image
 
 
@@ -557,7 +633,7 @@ def _image_shape(label, config, input_shape, native):
             f"{label}: `input_shape` must be a tuple (height, width, channels); height and width "
             f"may be None. Received: input_shape={input_shape!r}."
         )
-    check_size(shape[:2], config.patch, f"{label}: input_shape={shape}")
+    check_size(shape[:2], config.pixels, f"{label}: input_shape={shape}")
     return shape
 
 

@@ -37,6 +37,7 @@ class Format:
         ignored: regular expressions of names that are dropped on purpose.
         statistics: normalisation of the source, a name in `keras_vit.preprocessing.STATISTICS`;
             None if the names do not tell.
+        re_attention: name that a block with re-attention holds, its index in braces; or None.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Format:
     structure: Callable
     ignored: tuple = ()
     statistics: str | None = None
+    re_attention: str | None = None
 
     def prefix_of(self, names):
         """The prefix under which `names` are of this format, or None."""
@@ -83,11 +85,19 @@ class Source:
         """Shape of the array `name`, without reading it."""
         return tuple(self.checkpoint.shape(self.names[name]))
 
-    def count(self, pattern):
-        """Number of values of the index in a name: `count("blocks.{i}.norm1.weight")`."""
+    def indices(self, pattern):
+        """Values of the index in a name, sorted: `indices("blocks.{i}.norm1.weight")`."""
         expression = re.compile(re.escape(pattern).replace(r"\{i\}", r"(\d+)"))
         found = (expression.fullmatch(name) for name in self.names)
-        return len({m[1] for m in found if m})
+        return tuple(sorted({int(m[1]) for m in found if m}))
+
+    def count(self, pattern):
+        """Number of values of the index in a name."""
+        return len(self.indices(pattern))
+
+    def re_attention(self):
+        """Indices of the blocks with re-attention."""
+        return self.indices(self.format.re_attention) if self.format.re_attention else ()
 
     def is_ignored(self, name):
         """Whether the format drops `name` on purpose."""

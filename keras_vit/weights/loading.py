@@ -78,6 +78,11 @@ class Target:
         block = self.blocks[0]
         return Numerics(block.epsilon, block.mlp.activation, self.encoder.resampling)
 
+    def re_attention(self):
+        """Indices of the blocks with re-attention."""
+        names = [type(block.attention).__name__ for block in self.blocks]
+        return tuple(i for i, name in enumerate(names) if name == "ReAttention")
+
 
 def _flat(model):
     for layer in model.layers:
@@ -156,6 +161,7 @@ def load_source(model, source, *, new_head=False, resample_patches=False):
     target = Target(model)
     title = f"{source.checkpoint.path} ({source.format.name}) -> {model.name}"
     _check_numerics(source, target, title)
+    _check_attention(source, target, title)
     new = [p for p in target.variables if new_head and p.startswith(("head/", "pre_logits/"))]
     takes_head = not new_head and any(path.startswith("head/") for path in target.variables)
     plan, tried, complaints = _plan(source, target, set(new), resample_patches)
@@ -202,6 +208,20 @@ def _check_numerics(source, target, title):
             f"{', '.join(differing)}. Nothing was loaded. "
             "Build the model with weights=<this file>: the builder takes the numerics of the file."
         )
+
+
+def _check_attention(source, target, title):
+    theirs, ours = source.re_attention(), target.re_attention()
+    if theirs != ours:
+        raise ValueError(
+            f"{title}: the file has re-attention in {_listed(theirs)}, the model in "
+            f"{_listed(ours)}. Nothing was loaded. Files with re-attention belong to the DeepViT "
+            "that they were made with, files without it to other models."
+        )
+
+
+def _listed(blocks):
+    return f"blocks {', '.join(map(str, blocks))}" if blocks else "no block"
 
 
 def _plan(source, target, new, resample_patches):

@@ -115,26 +115,46 @@ def reshaped(array, context):
 
 
 def patch_kernel_hwio(array, context):
-    """Convolution kernel (P, P, C, D) -> (P * P * C, D).
-
-    Another number of channels: one channel takes the sum over the colours; N take the colours in
-    turn, scaled by C / N, so that a grey picture gives the same tokens either way.
-    """
-    channels, width = array.shape[2:]
+    """Convolution kernel (P, P, C, D) -> (P * P * C, D), for another number of channels too."""
     patch = context.patch_size
     if context.patch_resampling is not None:
         array = resample_patch_kernel(array, (patch, patch), context.patch_resampling)
-    wanted = context.shape[0] // patch**2
+    array = _with_channels(array, context.shape[0] // patch**2)
+    return array.reshape(-1, array.shape[-1])
+
+
+def _with_channels(array, wanted):
+    """Convolution kernel (h, w, C, D) for `wanted` channels.
+
+    One channel takes the sum over the colours; N take the colours in turn, scaled by C / N, so that
+    a grey picture gives the same result either way.
+    """
+    channels = array.shape[2]
     if wanted == 1 < channels:
-        array = array.sum(axis=2, keepdims=True)
-    elif wanted not in (0, channels):
-        array = array[:, :, np.arange(wanted) % channels] * (channels / wanted)
-    return array.reshape(-1, width)
+        return array.sum(axis=2, keepdims=True)
+    if wanted not in (0, channels):
+        return array[:, :, np.arange(wanted) % channels] * (channels / wanted)
+    return array
 
 
 def patch_kernel_oihw(array, context):
     """Convolution kernel (D, C, P, P) -> (P * P * C, D)."""
     return patch_kernel_hwio(array.transpose(2, 3, 1, 0), context)
+
+
+def kernel_oihw(array, context):
+    """Convolution kernel (D, C, h, w) -> (h, w, C, D)."""
+    return array.transpose(2, 3, 1, 0)
+
+
+def first_kernel_oihw(array, context):
+    """`kernel_oihw` of a convolution over the image, for another number of channels too."""
+    return _with_channels(kernel_oihw(array, context), context.shape[2])
+
+
+def mixing_kernel(array, context):
+    """Convolution kernel (out, in, 1, 1) over heads -> (in, out)."""
+    return array[:, :, 0, 0].T
 
 
 def positions(array, context):

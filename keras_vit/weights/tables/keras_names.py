@@ -30,6 +30,10 @@ def _layers(target, source, names):
     return rules
 
 
+def _batch_norm(target, source):
+    return _pair(target, source, ("gamma", "beta", "moving_mean", "moving_variance"))
+
+
 _ATTENTION = ("query", "key", "value", "output")
 _BLOCK = "transformer_block_{i}"
 
@@ -43,10 +47,16 @@ _RULES = (
     *_layers("block_{i}/attention", f"{_BLOCK}/attention", _ATTENTION),
     *_norm("block_{i}/attention/query_norm", f"{_BLOCK}/attention/query_norm"),
     *_norm("block_{i}/attention/key_norm", f"{_BLOCK}/attention/key_norm"),
+    *_pair("block_{i}/attention", f"{_BLOCK}/attention", ("mixing_kernel", "mixing_bias")),
+    *_batch_norm("block_{i}/attention/norm", f"{_BLOCK}/attention/norm"),
     *_pair("block_{i}/attention_scale", f"{_BLOCK}/attention_scale", ("gamma",)),
     *_norm("block_{i}/mlp_norm", f"{_BLOCK}/mlp_norm"),
     *_layers("block_{i}/mlp", f"{_BLOCK}/mlp", ("hidden", "gate", "value", "output")),
     *_pair("block_{i}/mlp_scale", f"{_BLOCK}/mlp_scale", ("gamma",)),
+    *_pair("stem/conv_1", "conv_stem/conv_1", ("kernel",)),
+    *_batch_norm("stem/norm_1", "conv_stem/norm_1"),
+    *_pair("stem/conv_2", "conv_stem/conv_2", ("kernel",)),
+    *_batch_norm("stem/norm_2", "conv_stem/norm_2"),
     *_norm("encoder_norm", "layer_normalization"),
     *_norm("fc_norm", "layer_normalization"),
     *_pair("map_pooling", "attention_pooling", ("probe",)),
@@ -113,6 +123,13 @@ def _structure(source, grid):
     }
     if "register_tokens" in names:
         found["registers"] = source.shape(own + "register_tokens")[1]
+    blocks = source.re_attention()
+    if blocks:
+        norm = f"layers/transformer_block_{blocks[0]}/attention/norm/vars"
+        kind = "batch" if f"{norm}/2" in source else "layer" if f"{norm}/0" in source else "none"
+        found["attention_normalization"] = kind
+    adjustment = decoded(source["layers/transformer_block_0/vars/scale_adjustment"])
+    found["scale_adjustment"] = None if adjustment == "None" else float(adjustment)
     if "positions" in names:
         found["positions"] = "learned-1d"
         found["rows"] = source.shape(own + "positions")[0]
@@ -152,9 +169,10 @@ KERAS = Format(
     rules=_RULES,
     numerics=_numerics,
     structure=_structure,
+    re_attention="layers/transformer_block_{i}/attention/vars/0",
     ignored=(
         r"layers/patch_encoder/vars/(grid|resampling)",
-        r"layers/transformer_block_\d+/vars/(epsilon|activation)",
+        r"layers/transformer_block_\d+/vars/(epsilon|activation|scale_adjustment)",
         r".*seed_generator.*",
         r"optimizer/.*",
         r".*/metrics?/.*|compile_metrics/.*|_?loss_tracker/.*|metrics/.*",
