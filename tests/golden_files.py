@@ -107,9 +107,35 @@ def hf_config(golden):
     )
 
 
+def deepvit_config(golden):
+    c = golden.config
+    re_attending, cnn = c.get("re_atten", True), c.get("use_cnn_embed", False)
+    head_size = c["embed_dim"] // c["num_heads"]
+    scale = head_size**-0.5 if c.get("transform_scale") else 1.0
+    mixed = functools.partial(plain.re_attention, scale=scale)
+    return plain.Config(
+        patch=c["patch_size"] // (2 if cnn else 1),
+        width=c["embed_dim"],
+        depth=c["depth"],
+        heads=c["num_heads"],
+        mlp=c["embed_dim"] * c["mlp_ratio"],
+        image=tuple(c["img_size"]),
+        stem=plain.conv_stem if cnn else None,
+        stem_stride=2 if cnn else 1,
+        scale_adjustment=c.get("scale_adjustment") if re_attending else None,
+        attention=tuple(
+            mixed if re_attending and transform else plain.self_attention
+            for transform in c["apply_transform"]
+        ),
+    )
+
+
 def config_of(golden):
     """The `Config` of a golden file."""
-    makers = {"A": google_config, "E": timm_config, "F0": dinov2_config, "F1": hf_config}
+    makers = {
+        "A": google_config, "D": deepvit_config, "E": timm_config,
+        "F0": dinov2_config, "F1": hf_config,
+    }  # fmt: skip
     return next(make for key, make in makers.items() if golden.name.startswith(key))(golden)
 
 
@@ -170,7 +196,10 @@ def expected(outputs, found, registers):
              "logits": "logits", "pre_logits": "pre_logits"}  # fmt: skip
     result = {new: outputs[old] for old, new in names.items() if old in outputs}
     for i in range(12):
-        for old, new in ((f"block{i}", f"block_{i}"), (f"attn{i}", f"attention_{i}")):
+        for old, new in (
+            (f"block{i}", f"block_{i}"), (f"attn{i}", f"attention_{i}"),
+            (f"attn{i}_used", f"attention_{i}"),  # after the mixing
+        ):  # fmt: skip
             if old in outputs:
                 result[new] = outputs[old]
         if f"hidden{i + 1}" in outputs:

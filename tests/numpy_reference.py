@@ -12,9 +12,11 @@ def weights_of(layer):
 
 
 def randomise(layer):
-    """Gives a built layer or model random weights."""
+    """Gives a built layer or model random weights; variances are positive."""
     rng = np.random.default_rng(1)
-    layer.set_weights([rng.normal(size=w.shape).astype("float32") for w in layer.weights])
+    for weight in layer.weights:
+        values = rng.normal(size=weight.shape)
+        weight.assign(np.abs(values) if weight.name == "moving_variance" else values)
     return layer
 
 

@@ -104,7 +104,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return attention
 
     def probabilities(self, inputs):
-        """The softmax of tokens (B, N, D), before dropout and `mix`: (B, heads, N, N), rows sum to 1."""
+        """The softmax (B, heads, N, N) before dropout and `mix`; rows sum to 1.
+
+        Args:
+            inputs: tokens (B, N, D), with values: not a symbolic Keras tensor.
+        """
         return attention_probabilities(*self._query_and_key(inputs))
 
     def _query_and_key(self, inputs):

@@ -91,11 +91,9 @@ class TransformerBlock(keras.layers.Layer):
         as outputs.
         """
         weights = self.trainable_variables
-        # Not the frozen weights that are cast for the computation: they are no states.
-        others = [
-            v for v in self.non_trainable_variables
-            if keras.backend.standardize_dtype(v.value.dtype) == v.dtype
-        ]  # fmt: skip
+        # A frozen weight is cast for the computation, and must not be written back like that.
+        cast = self.compute_dtype if self.compute_dtype != self.variable_dtype else None
+        others = [v for v in self.non_trainable_variables if v.dtype != cast]
         states = [v.value * 1 for v in others]  # copies: under TensorFlow they are the variables
 
         def forward(x, *values):

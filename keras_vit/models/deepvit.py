@@ -94,7 +94,5 @@ def map_similarity(maps, pairs=None):
             f"Received: pairs={pairs}, {len(maps)} maps."
         )
     directions = [_ops.normalize(_ops.cast(m, "float32"), axis=1, epsilon=1e-8) for m in maps]
-    cosines = [
-        _ops.mean(_ops.sum(directions[i] * directions[i + 1], axis=1)) for i in range(pairs)
-    ]
+    cosines = [_ops.mean(_ops.sum(directions[i] * directions[i + 1], axis=1)) for i in range(pairs)]
     return sum(cosines) / pairs

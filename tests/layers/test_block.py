@@ -6,15 +6,15 @@ import pytest
 from keras import ops
 from numpy_reference import attention, layer_norm, mlp, randomise, weights_of
 
-from keras_vit.layers import Mlp, MultiHeadSelfAttention, SwiGLU, TransformerBlock
+from keras_vit.layers import Mlp, MultiHeadSelfAttention, ReAttention, SwiGLU, TransformerBlock
 
 WIDTH, HEADS = 8, 2
 
 
-def block_of(feed_forward=None, dropout=0.0, **options):
+def block_of(feed_forward=None, dropout=0.0, attention=MultiHeadSelfAttention, **options):
     """A block that is not built yet."""
     return TransformerBlock(
-        MultiHeadSelfAttention(HEADS, output_dropout=dropout, name="attention"),
+        attention(HEADS, output_dropout=dropout, name="attention"),
         feed_forward or Mlp(6, dropout=dropout, name="mlp"),
         **options,
     )
@@ -48,6 +48,16 @@ def test_formula(layer_scale):
     both = block(x, return_attention=True)
     np.testing.assert_allclose(both[0], y, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(both[1], maps, atol=1e-5)
+
+
+def test_scale_adjustment():
+    block, x = built(scale_adjustment=0.5, epsilon=1e-1), tokens()
+    weights = weights_of(block)
+    normed = layer_norm(0.5 * x, weights, "attention_norm", epsilon=1e-1)
+    y = x + 2 * attention(normed, weights, HEADS, "attention/")[0]
+    y = y + 2 * mlp(layer_norm(0.5 * y, weights, "mlp_norm", epsilon=1e-1), weights, "mlp/")
+    for outputs in (block(x), block(x, return_attention=True)[0]):
+        np.testing.assert_allclose(outputs, y, rtol=1e-5, atol=1e-4)
 
 
 def test_paths_and_count():
@@ -109,9 +119,11 @@ def trained(gradient_checkpointing, **options):
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("options", [{}, {"drop_path": 0.5, "dropout": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"drop_path": 0.5, "dropout": 0.5}, {"attention": ReAttention, "dropout": 0.5}]
+)
 def test_gradient_checkpointing_trains_alike(options, policy):
-    """The recomputation draws the very same masks."""
+    """The recomputation draws the very same masks and moves the statistics once."""
     keras.config.set_dtype_policy(policy)
     # The compiler fuses, and so rounds, the two graphs differently.
     atol = 1e-6 if policy == "float32" else 1e-3
@@ -130,9 +142,10 @@ def test_gradient_checkpointing_acts_in_training_only(monkeypatch):
     assert len(calls) == 1
 
 
-def test_frozen_block_with_gradient_checkpointing():
+@pytest.mark.parametrize("attention", [MultiHeadSelfAttention, ReAttention])
+def test_frozen_block_with_gradient_checkpointing(attention):
     keras.config.set_dtype_policy("mixed_bfloat16")
-    block = built(gradient_checkpointing=True, drop_path=0.5)
+    block = built(gradient_checkpointing=True, drop_path=0.5, attention=attention)
     block.trainable = False
     before = block.get_weights()
     block(tokens(), training=True)
@@ -161,6 +174,7 @@ def test_same_numerics_load(file, tmp_path):
     [
         ({"epsilon": 1e-5}, "written by a model with epsilon=1e-06, this one has epsilon=1e-05"),
         ({"feed_forward": "gelu_tanh"}, "with activation=gelu, this one has activation=gelu_tanh"),
+        ({"scale_adjustment": 0.5}, "with scale_adjustment=None, this one has scale_adjustment=0.5"),
     ],
 )  # fmt: skip
 def test_other_numerics_are_refused(options, message, tmp_path):

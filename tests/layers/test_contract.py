@@ -14,6 +14,7 @@ from numpy_reference import randomise
 import keras_vit.layers
 from keras_vit.layers import (
     AttentionPooling,
+    ConvStem,
     DropPath,
     LayerScale,
     Mlp,
@@ -23,6 +24,7 @@ from keras_vit.layers import (
     PatchEncoder,
     Patches,
     PoolPatches,
+    ReAttention,
     SwiGLU,
     TakeToken,
     TokensToGrid,
@@ -34,9 +36,11 @@ def attention_pooling(dtype):
     return AttentionPooling(2, Mlp(6, name="mlp", dtype=dtype), dtype=dtype)
 
 
-def block(mlp=Mlp, **options):
+def block(mlp=Mlp, attention=MultiHeadSelfAttention, **options):
+    make_attention = attention
+
     def make(dtype):
-        attention = MultiHeadSelfAttention(2, name="attention", dtype=dtype)
+        attention = make_attention(2, name="attention", dtype=dtype)
         return TransformerBlock(attention, mlp(6, name="mlp", dtype=dtype), dtype=dtype, **options)
 
     return make
@@ -66,6 +70,9 @@ ROWS = {
     "MultiHeadSelfAttention normed": (
         of(MultiHeadSelfAttention, 2, use_bias=False, query_key_epsilon=1e-6), TOKENS,
     ),
+    "ReAttention": (of(ReAttention, 2, dropout=0.1, scale=0.5), TOKENS),
+    "ReAttention layer": (of(ReAttention, 4, "layer"), TOKENS),
+    "ReAttention none": (of(ReAttention, 2, "none", use_bias=False), TOKENS),
     "AttentionPooling": (attention_pooling, TOKENS),
     "Mlp": (of(Mlp, 6, dropout=0.1), TOKENS),
     "Mlp gelu_tanh": (of(Mlp, 6, activation="gelu_tanh"), TOKENS),
@@ -74,6 +81,10 @@ ROWS = {
     "TransformerBlock with SwiGLU": (
         block(SwiGLU, layer_scale=0.1, epsilon=1e-5, gradient_checkpointing=True), TOKENS,
     ),
+    "TransformerBlock with ReAttention": (
+        block(attention=ReAttention, scale_adjustment=0.5, gradient_checkpointing=True), TOKENS,
+    ),
+    "ConvStem": (of(ConvStem, 5), IMAGES),
     "DropPath": (of(DropPath, 0.25, seed=3), TOKENS),
     "PatchDropout": (of(PatchDropout, 0.5, prefix=2), TOKENS),
     "LayerScale": (of(LayerScale, 0.5), TOKENS),

@@ -36,8 +36,13 @@ ROWS = {
     "pooled": ({}, {"include_top": False, "pooling": "avg"}),
     "wide": ({}, {"input_shape": (16, 40, 3)}),
     "grey": ({}, {"input_shape": (32, 32, 1)}),
+    "re_attention": ({"attention": plain.re_attention, "scale_adjustment": 0.5}, {}),
+    "conv_stem": (
+        {"patch": 4, "stem": plain.conv_stem, "stem_stride": 2, "attention_normalization": "none",
+         "attention": plain.runs((plain.self_attention, 1), (plain.re_attention, 1))}, {},
+    ),
     "dropout": ({}, {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "drop_path_rate": 0.1}),
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -51,10 +56,11 @@ def build(declare):
 
 
 def randomize(model):
-    """Gives every variable other values than its initial ones."""
+    """Gives every variable other values than its initial ones; variances are positive."""
     generator = np.random.default_rng(0)
     for variable in model.weights:
-        variable.assign(generator.normal(0.0, 0.2, variable.shape))
+        values = generator.normal(0.0, 0.2, variable.shape)
+        variable.assign(np.abs(values) if variable.name == "moving_variance" else values)
 
 
 def images_for(model, batch=3):
@@ -279,9 +285,10 @@ def test_every_parameter_receives_a_gradient(build, row):
     images = images_for(model, 8)
     target = np.random.default_rng(2).normal(size=(8, *model.output_shape[1:]))
     model.fit(images, target, batch_size=8, verbose=0)
-    # Softmax over keys does not see what all keys share: the key biases have no gradient at all.
+    # Softmax over keys does not see what all keys share, nor batch normalization what all positions
+    # share: these biases have no gradient at all.
     for variable, old in zip(model.trainable_weights, before, strict=True):
-        if not variable.path.endswith("key/bias"):
+        if not variable.path.endswith(("key/bias", "mixing_bias")):
             assert np.abs(np.array(variable) - old).max() > 0, variable.path
 
 
