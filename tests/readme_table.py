@@ -22,7 +22,7 @@ def table():
         sets = ", ".join(f"`{weights.name}`" for weights in row.weights) or "by file"
         size = f"{config.image[0]}x{config.image[1]}"
         lines.append(
-            f"| `{name}` | {row.parameters:,} | {config.patch} | {config.width} | {config.depth} "
+            f"| `{name}` | {row.parameters:,} | {config.pixels} | {config.width} | {config.depth} "
             f"| {config.heads} | {size} | {sets} |"
         )
     return "\n".join(lines) + "\n"

@@ -12,8 +12,8 @@ from keras_vit import registry
 from keras_vit.models import plain
 from keras_vit.preprocessing import STATISTICS
 
-# google-research/vision_transformer, timm 1.0.31 and facebookresearch/dinov2; 1,000 classes at the
-# native size, DINOv2 without a head and mask token.
+# google-research/vision_transformer, timm 1.0.31, facebookresearch/dinov2 and zhoudaquan/dvit_repo;
+# 1,000 classes at the native size, DINOv2 without a head and mask token, DeepViT without statistics.
 PUBLISHED = {
     "ViT_Ti16": 5_717_416,
     "ViT_S8": 22_055_272,
@@ -36,20 +36,35 @@ PUBLISHED = {
     "DINOv2_L14_reg4": 304_371_712,
     "DINOv2_g14_reg4": 1_136_485_376,
     "ViT_Mini4": 459_466,
+    "DeepViT_16B": 24_426_664,
+    "DeepViT_24B": 36_261_448,
+    "DeepViT_32B": 48_096_232,
+    "DeepViT_S": 27_312_632,
+    "DeepViT_L": 58_883_708,
+    "DeepViT_L_384": 59_043_308,
+    "PlainViT_16B": 24_423_784,
+    "PlainViT_24B": 36_257_128,
+    "PlainViT_32B": 48_090_472,
 }
 
 
 def closed_form(config, classes):
     """Parameters of a plain encoder, counted by hand."""
     c = config
-    grid = (c.image[0] // c.patch) * (c.image[1] // c.patch)
+    grid = (c.image[0] // c.pixels) * (c.image[1] // c.pixels)
     gated = c.feed_forward is plain.swiglu
     mlp = (3 if gated else 2) * c.width * c.mlp + (2 if gated else 1) * c.mlp + c.width
     block = 4 * (c.width**2 + c.width) + mlp + 4 * c.width
     block += 2 * c.width if c.layer_scale is not None else 0
-    stem = 3 * c.patch**2 * c.width + c.width
+    channels, stem = 3, 0
+    if c.stem is not None:
+        channels, stem = 64, 64 * (7 * 7 * 3 + 3 * 3 * 64) + 4 * 64
+    embedding = channels * c.patch**2 * c.width + c.width
     tokens = (c.prefix + len(c.tokens) + grid) * c.width
-    return stem + tokens + c.depth * block + 2 * c.width + classes * (c.width + 1)
+    usual = [c.attention_of(i) is plain.self_attention for i in range(c.depth)]
+    mixing = usual.count(False) * (c.heads**2 + 3 * c.heads)
+    encoder = embedding + tokens + c.depth * block + mixing + 2 * c.width
+    return stem + encoder + classes * (c.width + 1)
 
 
 def rows():
@@ -121,7 +136,7 @@ def test_order_of_arguments_is_that_of_keras_applications():
 
 
 def test_weights_rows():
-    total = {"vit": 0, "dinov2": 0}
+    total = {"vit": 0, "dinov2": 0, "deepvit": 0}
     for row in rows():
         total[row.family] += len(row.weights)
         for weights in row.weights:
@@ -130,7 +145,7 @@ def test_weights_rows():
             assert weights.licence and weights.origin
             assert weights.classes in (0, 10, 1000, 21843)
             assert weights.labels is None or len(weights.labels) == weights.classes
-            assert all(side % row.config.patch == 0 for side in weights.image)
+            assert all(side % row.config.pixels == 0 for side in weights.image)
     assert total["vit"] >= 30 and total["dinov2"] >= 8
 
 
@@ -160,6 +175,7 @@ def test_public_names_are_listed():
     rest = public - models - modules
     assert rest == {
         "decode_predictions",
+        "deepvit",
         "dinov2",
         "feature_extractor",
         "list_models",

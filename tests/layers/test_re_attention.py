@@ -159,7 +159,10 @@ def test_paths_and_count(normalization, more):
     layer = built(normalization)
     plain = plain_of(layer)
     extra = set(weights_of(layer)) - set(weights_of(plain))
-    norm = {"batch": ("gamma", "beta", "moving_mean", "moving_variance"), "layer": ("gamma", "beta")}
+    norm = {
+        "batch": ("gamma", "beta", "moving_mean", "moving_variance"),
+        "layer": ("gamma", "beta"),
+    }
     names = norm.get(normalization, ())
     assert extra == {"mixing_kernel", "mixing_bias", *(f"norm/{name}" for name in names)}
     assert layer.count_params() == plain.count_params() + HEADS**2 + HEADS + more
