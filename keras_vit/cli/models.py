@@ -106,7 +106,7 @@ def build(name, weights=None, size=None, include_top=True, classes=None, dtype=N
         ValueError: no such model, or weights that do not fit.
         FetchError: the weights cannot be had.
     """
-    from keras_vit.models.plain import open_weights
+    from keras_vit.models.fitting import open_weights
     from keras_vit.registry import get_variant
     from keras_vit.weights.fetch import FetchError
 

@@ -1,7 +1,6 @@
 """The plain encoder: its configuration, and the one functional-API builder of every family on it."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 
 import keras
@@ -10,11 +9,9 @@ import numpy as np
 from keras_vit import layers, registry
 from keras_vit.layers.patches import POSITIONS, check_size
 from keras_vit.layers.regularization import check_rate
+from keras_vit.models import fitting
 from keras_vit.preprocessing import STATISTICS
-from keras_vit.weights import augreg
-from keras_vit.weights.fetch import fetch
-from keras_vit.weights.formats import source_grid
-from keras_vit.weights.loading import load_source, open_source
+from keras_vit.weights.loading import load_source
 
 
 def self_attention(config, use_bias=True, query_key_norm=False, **kwargs):
@@ -297,32 +294,32 @@ def build(
         "representation_size": representation_size,
         "positions": positions,
     }
-    row, source = open_weights(variant, weights, include_top and pretrained_top)
+    row, source = fitting.open_weights(variant, weights, include_top and pretrained_top)
     found = {}
     config = variant.config
     if source is not None:
-        found = source.format.structure(source, _grid_of(config, input_shape))
-        config = _fitted(variant, source, found)
+        found = source.format.structure(source, fitting.grid_of(config, input_shape))
+        config = fitting.fitted(variant, source, found)
         if row is not None:
-            _check_row(label, row, config, found)
+            fitting.check_row(label, row, config, found)
         if include_top:
-            _refuse_contradictions(label, source, found, chosen, pretrained_top)
+            fitting.refuse_contradictions(label, source, found, chosen, pretrained_top)
             if pretrained_top:
-                _check_head(label, weights, source, found, classes)
+                fitting.check_head(label, weights, source, found, classes)
     elif classifier not in (None, "token"):
         config = dataclasses.replace(config, tokens=())  # nothing would read the class token
     if not include_top or not pretrained_top:
         config = dataclasses.replace(config, representation_size=None)
     config = dataclasses.replace(config, **{k: v for k, v in chosen.items() if v is not None})
-    image = row.image if row is not None else _native_image(config, found, input_shape)
+    image = row.image if row is not None else fitting.native_image(config, found, input_shape)
     shape = _image_shape(label, config, input_shape, image)
 
     images = keras.Input(shape, name="images") if input_tensor is None else input_tensor
     parts = _Parts(config, f"{name}_", dtype)
     x = images
     if include_preprocessing:
-        mean, std = STATISTICS[_statistics(variant, row, source)]
-        x = layers.Normalize(mean, std, _recipe(row), name=parts.name("normalize"), dtype=dtype)(x)
+        mean, std = STATISTICS[fitting.statistics_of(variant, row, source)]
+        x = layers.Normalize(mean, std, fitting.recipe_of(row), name=parts.name("normalize"), dtype=dtype)(x)
     table_image = image if None in shape[:2] else shape[:2]
     grid = (table_image[0] // config.pixels, table_image[1] // config.pixels)
     outputs = _encode(x, parts, grid, rates, gradient_checkpointing)
@@ -470,156 +467,6 @@ def _check_arguments(label, pooling, classes, classifier, positions):
         )
 
 
-def open_weights(variant, weights, with_head=True):
-    """Opens what a user gave as `weights`.
-
-    Returns:
-        The `Weights` row, None for a file; and the `Source`, None for random weights.
-
-    Raises:
-        ValueError: neither a named set of the variant nor a checkpoint file; or not readable.
-    """
-    if weights is None:
-        return None, None
-    text = os.fspath(weights)
-    row = variant.named(text)
-    if row is None and text.startswith("augreg/"):
-        row = augreg.weights_of(variant.name, text)
-    if row is not None:
-        head = fetch(row.head_url) if row.head_url and with_head else None
-        return row, open_source(fetch(row.url, row.sha256), head)
-    if "://" in text:
-        return None, open_source(fetch(text))
-    if os.path.exists(text):
-        return None, open_source(text)
-    sets = ", ".join(repr(w.name) for w in variant.weights) or "none"
-    raise ValueError(
-        f"{variant.name}: `weights` should be None, a named set of this model, or an existing "
-        f"checkpoint file. Received: weights={text!r}. Named sets: {sets}. Also "
-        "'augreg/<file name>', 'hf://owner/name', or the path or address of a file (.npz, "
-        ".safetensors, .pth, .weights.h5, .keras)."
-    )
-
-
-def _grid_of(config, input_shape):
-    """(h, w) of a static input shape, else None."""
-    if input_shape is None or len(input_shape) != 3 or None in tuple(input_shape[:2]):
-        return None
-    return input_shape[0] // config.pixels, input_shape[1] // config.pixels
-
-
-_SIZES = ("patch", "width", "depth", "heads", "mlp", "scale_adjustment")
-
-
-def _fitted(variant, source, found):
-    """The variant's configuration with the structure and the numerics of the weights.
-
-    Raises:
-        ValueError: the weights are of another architecture; the message says of which.
-    """
-    config = variant.config
-    differing = [
-        f"{key} {found[key]} (expected {getattr(config, key)})"
-        for key in _SIZES
-        if key in found and found[key] != getattr(config, key)
-    ]
-    if differing:
-        fitting = [
-            other.name
-            for other in map(registry.get_variant, registry.list_models())
-            if isinstance(other.config, Config)
-            and all(getattr(other.config, key) == found.get(key, getattr(other.config, key))
-                    for key in _SIZES)
-        ]  # fmt: skip
-        hint = f" These are weights for {' or '.join(fitting)}." if fitting else ""
-        raise ValueError(
-            f"{variant.name}: the weights are of another architecture. Received: "
-            f"{source.checkpoint.path} ({source.format.name}) with {', '.join(differing)}.{hint}"
-        )
-    numerics = dataclasses.asdict(source.format.numerics(source))
-    if numerics["activation"] == "silu":  # of a gated network: not a form of GELU
-        del numerics["activation"]
-    structure = {
-        key: found[key]
-        for key in (
-            "tokens", "registers", "positions", "positioned_tokens", "representation_size",
-            "attention_normalization",
-        )
-        if found.get(key) is not None or key == "representation_size"
-    }  # fmt: skip
-    if config.classifier not in found["classifier"]:
-        structure["classifier"] = found["classifier"][0]
-    if "layer_scale" in found and (found["layer_scale"] is None) != (config.layer_scale is None):
-        structure["layer_scale"] = found["layer_scale"]
-    return dataclasses.replace(config, **structure, **numerics)
-
-
-def _check_row(label, row, config, found):
-    """Raises ValueError unless a named file holds what is known of it."""
-    grid = [side // config.pixels for side in row.image]
-    rows = grid[0] * grid[1] + config.positioned_tokens
-    if found["classes"] not in (0, row.classes) or found.get("rows", rows) != rows:
-        raise ValueError(
-            f"{label}: the file of {row.name!r} is not what its name says: expected "
-            f"{row.classes} classes and {rows} positions ({row.image[0]}x{row.image[1]} pixels). "
-            f"Received: {found['classes']} classes, {found.get('rows')} positions from {row.url}."
-        )
-
-
-def _refuse_contradictions(label, source, found, chosen, pretrained_top):
-    valid = {
-        "classifier": found["classifier"],
-        "positions": ("sincos-2d", "none")
-        if found["positions"] in (None, "sincos-2d")
-        else (found["positions"],),
-        "representation_size": (found["representation_size"],),
-    }
-    if not pretrained_top:
-        del valid["representation_size"]
-    for key, values in valid.items():
-        if chosen[key] is not None and chosen[key] not in values:
-            raise ValueError(
-                f"{label}: {key} contradicts the weights {source.checkpoint.path}. Received: "
-                f"{key}={chosen[key]!r}; the weights have {' or '.join(map(repr, values))}."
-            )
-
-
-def _check_head(label, weights, source, found, classes):
-    """Raises ValueError unless the weights have a trained head of `classes` outputs."""
-    way_out = (
-        "For another number of classes, load the backbone with a new zero-initialised head "
-        "(`pretrained_top=False`) or without a head (`include_top=False`)."
-    )
-    if not found["classes"]:
-        raise ValueError(
-            f"{label}: these weights have no classification head. Received: weights={weights!r} "
-            f"with include_top=True. {way_out}"
-        )
-    if found["classes"] != classes:
-        raise ValueError(
-            f"{label}: If using `weights={str(weights)!r}` with `include_top=True`, `classes` "
-            f"should be {found['classes']}. Received classes={classes}. {way_out}"
-        )
-    rules = [rule for rule in source.format.rules if rule.target == "head/kernel"]
-    kernel = next(rule.source for rule in rules if rule.source in source)
-    if classes == 21843 and not np.any(source[kernel]):
-        raise ValueError(
-            f"{label}: the ImageNet-21k head of these weights is all zeros, as published in 2020. "
-            f"Received: weights={weights!r} with include_top=True. {way_out}"
-        )
-
-
-def _native_image(config, found, input_shape):
-    """Image size (height, width) of a file, as far as it tells; else that of the variant."""
-    if "grid" in found:
-        return tuple(n * config.pixels for n in found["grid"])
-    if config.positions == "learned-1d" and "rows" in found:
-        patches = found["rows"] - config.positioned_tokens
-        grid = source_grid(patches, _grid_of(config, input_shape))
-        return tuple(n * config.pixels for n in grid)
-    return config.image
-
-
 def _image_shape(label, config, input_shape, native):
     """(H, W, C), checked."""
     if input_shape is None:
@@ -635,15 +482,3 @@ def _image_shape(label, config, input_shape, native):
         )
     check_size(shape[:2], config.pixels, f"{label}: input_shape={shape}")
     return shape
-
-
-def _statistics(variant, row, source):
-    if row is not None:
-        return row.statistics
-    return (source.format.statistics if source is not None else None) or variant.statistics
-
-
-def _recipe(row):
-    if row is None:
-        return None
-    return {"crop_fraction": row.crop_fraction, "interpolation": row.interpolation}
