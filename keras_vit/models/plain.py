@@ -319,7 +319,9 @@ def build(
     x = images
     if include_preprocessing:
         mean, std = STATISTICS[fitting.statistics_of(variant, row, source)]
-        x = layers.Normalize(mean, std, fitting.recipe_of(row), name=parts.name("normalize"), dtype=dtype)(x)
+        x = layers.Normalize(
+            mean, std, fitting.recipe_of(row), name=parts.name("normalize"), dtype=dtype
+        )(x)
     table_image = image if None in shape[:2] else shape[:2]
     grid = (table_image[0] // config.pixels, table_image[1] // config.pixels)
     outputs = _encode(x, parts, grid, rates, gradient_checkpointing)
