@@ -24,16 +24,18 @@ def parser(doc, rounds=None):
     return result
 
 
-def minima(functions, rounds):
+def minima(functions, rounds, before=lambda: None):
     """Seconds of the fastest call of every function, after one call that is not measured.
 
-    The functions take turns, so that a slow phase of the machine meets all of them alike.
+    The functions take turns, so that a slow phase of the machine meets all of them alike; `before`
+    runs ahead of each of them and does not count.
     """
     best = dict.fromkeys(functions, float("inf"))
     for function in functions.values():
         function()
     for _ in range(rounds):
         for name, function in functions.items():
+            before()
             start = time.perf_counter()
             function()
             best[name] = min(best[name], time.perf_counter() - start)

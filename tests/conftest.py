@@ -1,5 +1,6 @@
 """Shared by all tests: import path of the helpers, tiny models declared through the public statement."""
 
+import gc
 import os
 import pathlib
 import sys
@@ -12,6 +13,9 @@ import pytest  # noqa: E402
 
 from keras_vit import registry  # noqa: E402
 from keras_vit.models import plain  # noqa: E402
+
+gc.collect()
+gc.freeze()  # `clear_session` after every test then walks that test's objects, not all of TensorFlow
 
 
 def pytest_addoption(parser):

@@ -88,7 +88,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def call(self, inputs, training=None, return_attention=False):
         query, key = self._query_and_key(inputs)
         value = self._split(self.value(inputs))  # (B, N, heads, d)
-        if return_attention or not self.fused or (training and self.dropout_rate):
+        # TensorFlow has no fused kernel: its own function is the same with a pass more over the map.
+        fused = self.fused and keras.backend.backend() != "tensorflow"
+        if return_attention or not fused or (training and self.dropout_rate):
             attention = attention_probabilities(query, key)  # (B, heads, N, N)
             attention = self.attention_dropout(attention, training=training)
             attention = self.mix(attention, training=training)

@@ -42,7 +42,9 @@ class Report:
         if self.new:
             text += f", {len(self.new)} new"
         if self.dropped:
-            text += f"; dropped from the file: {', '.join(self.dropped)}"
+            more = ", ..." if len(self.dropped) > 3 else ""
+            names = ", ".join(self.dropped[:3]) + more
+            text += f"; {len(self.dropped)} arrays of the file not needed ({names})"
         return text
 
 

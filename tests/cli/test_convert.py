@@ -15,7 +15,7 @@ def test_the_copy_predicts_the_same(run, mini, tmp_path, suffix, model):
     assert code == 0
     size = f"{model().count_params():,} parameters, images (28, 28, 3), output (10,)"
     assert stdout == f"{out}: Mini, weights {mini}; {size}\n"
-    assert "40 variables loaded, 0 of them resampled, 0 new" in err
+    assert "40 variables loaded" in err and "resampled" not in err
     expected = model().predict(IMAGES, verbose=0)
     if suffix == ".keras":
         copy = keras.models.load_model(out)
@@ -81,7 +81,7 @@ def test_another_image_size(run, mini, tmp_path, model):
     out = tmp_path / "out.keras"
     _, stdout, err = run("convert", mini, out, *MODEL, "--image-size", "32x40")
     assert "images (32, 40, 3)" in stdout
-    assert "1 of them resampled" in err
+    assert "positions resampled" in err
     images = np.random.default_rng(4).integers(0, 256, (1, 32, 40, 3)).astype("float32")
     expected = model(input_shape=(32, 40, 3))
     np.testing.assert_array_equal(

@@ -137,7 +137,7 @@ def test_a_path_that_does_not_exist(run, tmp_path):
 
 
 def test_a_named_set_brings_its_recipe_and_its_names(run, photos, mini, model, monkeypatch):
-    monkeypatch.setattr("keras_vit.models.plain.fetch", lambda url, sha256: mini)
+    monkeypatch.setattr("keras_vit.models.fitting.fetch", lambda url, sha256: mini)
     results, _ = classified(run, photos, *EXACT, "--top", 1)
     recipe = Recipe((28, 28), crop_fraction=0.7)
     pictures = np.stack([prepare(load_image(path), recipe) for path in files_of(photos)])
