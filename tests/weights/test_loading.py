@@ -339,7 +339,7 @@ def test_a_model_without_an_encoder_is_refused(google):
         load(model, google[1])
 
 
-def test_memory_of_names_and_shapes(google):
+def test_names_and_shapes_without_the_prefix(google):
     source = loading.open_source(google[1])
     assert source.shape("cls") == (1, 1, 32)
     assert source.count("Transformer/encoderblock_{i}/LayerNorm_0/scale") == 2
