@@ -6,7 +6,7 @@
 The measurement behind `keras_vit.layers.MultiHeadSelfAttention`: query, key and value from three dense
 layers or from one of three times the width, and the two products by `matmul` of transposed heads, by
 `einsum`, or by `dot_product_attention`. The query is scaled before the product in every form, as
-half precision needs it. Expected time on two CPU cores: 2 minutes.
+half precision needs it. Expected time on two CPU cores: 1 minute.
 """
 
 import functools

@@ -5,7 +5,7 @@
 
 The measurement behind `keras_vit.layers.Mlp`: the products on tokens of rank 3, or laid out as a matrix
 (B * N, D), which lets TensorFlow fuse bias and GELU into them; with the GELU of this package or of
-Keras; "none" is the time of the products alone. Expected time on two CPU cores: 3 minutes.
+Keras; "none" is the time of the products alone. Expected time on two CPU cores: 2 minutes.
 """
 
 import functools

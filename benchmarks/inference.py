@@ -8,7 +8,7 @@ jax.jit around the model with training=False; timm in inference mode, on a GPU w
 `predict_on_batch` is there for information. timm has no mixed precision of this kind: its rows under
 "mixed_bfloat16" are those of a bfloat16 model. The machine's rate is that of the matrix products of
 all blocks, alone, at the same batch and dtype, measured in the same rounds; a forward pass counts as
-35.15 GFLOP an image. Expected time on two CPU cores: 10 minutes.
+35.15 GFLOP an image. Expected time on two CPU cores: 7 minutes.
 """
 
 import functools
