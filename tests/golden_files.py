@@ -51,7 +51,21 @@ def google_config(golden):
         heads=c["num_heads"],
         mlp=c["mlp_dim"],
         image=tuple(c["image"]),
+        **(residual_numbers(golden) if c.get("resnet") else {}),
     )
+
+
+def residual_numbers(golden):
+    """The fields of a hybrid's `Config` that describe its stem."""
+    resnet = golden.config["resnet"]
+    stages = tuple(resnet["num_layers"])
+    return {
+        "stem": plain.residual_stem,
+        "stem_stride": 4 * 2 ** max(0, len(stages) - 1),
+        "stages": stages,
+        "stem_width": int(64 * resnet["width_factor"]),
+        "groups": golden.meta["group_norm_groups"],
+    }
 
 
 def timm_config(golden):
@@ -133,7 +147,7 @@ def deepvit_config(golden):
 def config_of(golden):
     """The `Config` of a golden file."""
     makers = {
-        "A": google_config, "D": deepvit_config, "E": timm_config,
+        "A": google_config, "B": google_config, "D": deepvit_config, "E": timm_config,
         "F0": dinov2_config, "F1": hf_config,
     }  # fmt: skip
     return next(make for key, make in makers.items() if golden.name.startswith(key))(golden)
@@ -149,6 +163,7 @@ def compare(golden, builder, path, key, images, arguments):
     bare = builder(include_top=False, name="bare", **common)
     found = {"encoded": bare.predict(images, verbose=0)}
     found.update(blocks(bare, images))
+    found.update(stem_maps(bare, images))
     if "logits" in outputs and arguments.get("include_top", True):
         classes = outputs["logits"].shape[-1]
         model = builder(classes=classes, classifier_activation=None, **common, **arguments)
@@ -183,6 +198,21 @@ def blocks(model, images):
     return found
 
 
+def stem_maps(model, images):
+    """What a residual network makes of the first picture."""
+    names = ("root_conv", "root_norm", *(f"stage_{s}" for s in range(1, 5)))
+    maps = {n: model.get_layer(f"bare_{n}") for n in names if has_layer(model, f"bare_{n}")}
+    if not maps:
+        return {}
+    return keras.Model(model.inputs, {n: layer.output for n, layer in maps.items()}).predict(
+        images[:1], verbose=0
+    )
+
+
+def has_layer(model, name):
+    return any(layer.name == name for layer in model.layers)
+
+
 def inner(model, images):
     """What the head reads."""
     head = model.layers[-1]
@@ -193,7 +223,9 @@ def expected(outputs, found, registers):
     """The golden's outputs under our names."""
     names = {"tokens_in": "tokens_in", "posembed": "tokens_in", "hidden0": "tokens_in",
              "encoded": "encoded", "last_hidden_state": "encoded",
+             "stem_conv_root": "root_conv", "stem_gn_root": "root_norm",
              "logits": "logits", "pre_logits": "pre_logits"}  # fmt: skip
+    names |= {f"stem_block{s}": f"stage_{s}" for s in range(1, 5)}
     result = {new: outputs[old] for old, new in names.items() if old in outputs}
     for i in range(12):
         for old, new in (

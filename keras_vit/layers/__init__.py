@@ -3,6 +3,8 @@
 from keras_vit.layers.attention import AttentionPooling as AttentionPooling
 from keras_vit.layers.attention import MultiHeadSelfAttention as MultiHeadSelfAttention
 from keras_vit.layers.block import TransformerBlock as TransformerBlock
+from keras_vit.layers.convolution import GroupNorm as GroupNorm
+from keras_vit.layers.convolution import StandardizedConv2D as StandardizedConv2D
 from keras_vit.layers.feed_forward import Mlp as Mlp
 from keras_vit.layers.feed_forward import SwiGLU as SwiGLU
 from keras_vit.layers.patches import PatchEncoder as PatchEncoder
@@ -15,4 +17,8 @@ from keras_vit.layers.re_attention import ReAttention as ReAttention
 from keras_vit.layers.regularization import DropPath as DropPath
 from keras_vit.layers.regularization import LayerScale as LayerScale
 from keras_vit.layers.regularization import PatchDropout as PatchDropout
+from keras_vit.layers.residual import BottleneckUnit as BottleneckUnit
+from keras_vit.layers.residual import PreActivationStage as PreActivationStage
+from keras_vit.layers.residual import PreActivationUnit as PreActivationUnit
+from keras_vit.layers.residual import ResidualStage as ResidualStage
 from keras_vit.layers.stem import ConvStem as ConvStem

@@ -45,9 +45,9 @@ class ConvStem(keras.layers.Layer):
 
     def call(self, images, training=None):
         # Padded by hand: at stride 2, "same" would pad one side less.
-        x = self.conv_1(_padded(images, 3))  # (B, H / 2, W / 2, filters)
+        x = self.conv_1(padded(images, 3))  # (B, H / 2, W / 2, filters)
         x = ops.relu(self.norm_1(x, training=training))
-        x = self.conv_2(_padded(x, 1))
+        x = self.conv_2(padded(x, 1))
         return ops.relu(self.norm_2(x, training=training))
 
     def compute_output_shape(self, input_shape):
@@ -58,5 +58,6 @@ class ConvStem(keras.layers.Layer):
         return {**super().get_config(), "filters": self.filters}
 
 
-def _padded(x, margin):
+def padded(x, margin):
+    """Images with `margin` pixels of zeros on every side."""
     return ops.pad(x, [[0, 0], [margin, margin], [margin, margin], [0, 0]])

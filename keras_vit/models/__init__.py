@@ -2,5 +2,6 @@
 
 # isort: off
 from keras_vit.models import vit as vit
+from keras_vit.models import hybrid as hybrid
 from keras_vit.models import dinov2 as dinov2
 from keras_vit.models import deepvit as deepvit

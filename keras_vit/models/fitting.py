@@ -50,35 +50,45 @@ def grid_of(config, input_shape):
     return input_shape[0] // config.pixels, input_shape[1] // config.pixels
 
 
-_SIZES = ("patch", "width", "depth", "heads", "mlp", "scale_adjustment")
+_SIZES = (
+    "patch", "width", "depth", "heads", "mlp", "scale_adjustment", "stages", "stem_width", "filters",
+)  # fmt: skip
 
 
-def fitted(variant, source, found):
-    """The variant's configuration with the structure and the numerics of the weights.
+def _differing(config, found):
+    """Sizes of the weights that are not those of a configuration: dict of name -> (found, expected)."""
+    sizes = {k: (found[k], getattr(config, k, None)) for k in _SIZES if k in found}
+    return {k: (theirs, ours) for k, (theirs, ours) in sizes.items() if theirs != ours}
 
-    Raises:
-        ValueError: the weights are of another architecture; the message says of which.
-    """
-    config = variant.config
+
+def check_architecture(variant, source, found):
+    """Raises ValueError unless weights are of a variant's architecture; the message says of which."""
     differing = [
-        f"{key} {found[key]} (expected {getattr(config, key)})"
-        for key in _SIZES
-        if key in found and found[key] != getattr(config, key)
+        f"{key} {theirs} (expected {ours})"
+        for key, (theirs, ours) in _differing(variant.config, found).items()
     ]
     if differing:
         fitting = [
             other.name
             for other in map(registry.get_variant, registry.list_models())
-            if isinstance(other.config, type(config))
-            and all(getattr(other.config, key) == found.get(key, getattr(other.config, key))
-                    for key in _SIZES)
-        ]  # fmt: skip
+            if not _differing(other.config, found)
+        ]
         hint = f" These are weights for {' or '.join(fitting)}." if fitting else ""
         raise ValueError(
             f"{variant.name}: the weights are of another architecture. Received: "
             f"{source.checkpoint.path} ({source.format.name}) with {', '.join(differing)}.{hint}"
         )
-    numerics = dataclasses.asdict(source.format.numerics(source))
+
+
+def fitted(variant, source, found):
+    """A plain variant's configuration with the structure and the numerics of the weights.
+
+    Raises:
+        ValueError: the weights are of another architecture; the message says of which.
+    """
+    check_architecture(variant, source, found)
+    config = variant.config
+    numerics = source.format.numerics(source).known()
     if numerics["activation"] == "silu":  # of a gated network: not a form of GELU
         del numerics["activation"]
     structure = {

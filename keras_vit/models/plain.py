@@ -44,6 +44,34 @@ def conv_stem(x, parts):
     return layers.ConvStem(name=parts.name("stem"), dtype=parts.dtype)(x)
 
 
+def residual_stem(x, parts):
+    """The residual network before the patches of the hybrids."""
+    config = parts.config
+    numerics = {
+        "groups": config.groups,
+        "epsilon": config.group_epsilon,
+        "standardization": config.standardization,
+        "dtype": parts.dtype,
+    }
+    x = layers.StandardizedConv2D(
+        config.stem_width, 7, strides=2, padding="same", use_bias=False,
+        standardization=config.standardization, kernel_initializer="lecun_normal",
+        name=parts.name("root_conv"), dtype=parts.dtype,
+    )(x)  # fmt: skip
+    x = layers.GroupNorm(
+        config.groups, epsilon=config.group_epsilon, name=parts.name("root_norm"), dtype=parts.dtype
+    )(x)
+    x = keras.layers.ReLU(name=parts.name("root_relu"), dtype=parts.dtype)(x)
+    x = keras.layers.MaxPooling2D(3, 2, "same", name=parts.name("root_pool"), dtype=parts.dtype)(x)
+    for i, units in enumerate(config.stages):
+        stage = layers.ResidualStage(
+            units, config.stem_width * 2**i, stride=1 if i == 0 else 2, **numerics,
+            name=parts.name(f"stage_{i + 1}"),
+        )  # fmt: skip
+        x = stage(x)
+    return x
+
+
 def runs(*pairs):
     """Parts that change over depth: `runs((self_attention, 11), (re_attention, 5))`, 16 blocks."""
     return tuple(part for part, count in pairs for _ in range(count))
@@ -72,6 +100,13 @@ class Config:
         resampling: rule for other grids.
         scale_adjustment: see `TransformerBlock`.
         attention_normalization: of the mixed maps, see `ReAttention`.
+        stages: units of every stage of a `residual_stem`, which has stride 2 each after the first;
+            None for a model without such a stem.
+        stem_width: channels after the root of a `residual_stem`, and inside the units of its first
+            stage; they double from stage to stage.
+        groups: of the GroupNorms of a `residual_stem`.
+        group_epsilon: of the GroupNorms.
+        standardization: of the kernels of a `residual_stem`, see `StandardizedConv2D`.
         stem_stride: pixels of the image per pixel of the feature map.
         stem: part, function (images, parts) -> feature map (B, H / stem_stride, W / stem_stride, C);
             None for none.
@@ -101,6 +136,11 @@ class Config:
     resampling: str = "google"
     scale_adjustment: float | None = None
     attention_normalization: str = "batch"
+    stages: tuple | None = None
+    stem_width: int = 64
+    groups: int = 32
+    group_epsilon: float = 1e-6
+    standardization: str = "google"
     stem_stride: int = 1
     stem: Callable | None = None
     attention: Callable | tuple = self_attention

@@ -12,6 +12,10 @@ from keras_vit.preprocessing import make_preprocess_input as _make_preprocess_in
 from keras_vit.registry import Weights as _Weights
 from keras_vit.registry import variant as _variant
 from keras_vit.weights import augreg as _augreg
+from keras_vit.weights.google_files import original as _original
+from keras_vit.weights.google_files import original21k as _original21k
+from keras_vit.weights.google_files import published as _published
+from keras_vit.weights.google_files import tuned as _tuned
 
 preprocess_input = _make_preprocess_input("half")
 
@@ -23,32 +27,6 @@ _LARGE = _replace(_BASE, width=1024, depth=24, heads=16, mlp=4096)
 _HUGE = _replace(_BASE, patch=14, width=1280, depth=32, heads=16, mlp=5120)
 _GIANT = _replace(_BASE, patch=14, width=1408, depth=40, heads=16, mlp=6144)
 _GIGANTIC = _replace(_BASE, patch=14, width=1664, depth=48, heads=16, mlp=8192)
-
-
-def _tuned(name, pretrained, rate, size, top1):
-    """An AugReg file that was fine-tuned on ImageNet-1k."""
-    file_name = f"{pretrained}--imagenet2012-steps_20k-lr_{rate}-res_{size}"
-    return _augreg.weights(name, file_name, top1)
-
-
-def _published(name, file_name, classes, size, origin, top1=None):
-    """A file of the papers before AugReg."""
-    return _Weights(
-        name, f"{_augreg.BUCKET}{file_name}.npz", classes=classes, image=(size, size),
-        statistics="half", crop_fraction=1.0 if size > 224 else 0.9, licence="Apache-2.0",
-        origin=f"{origin}, github.com/google-research/vision_transformer", top1=top1,
-    )  # fmt: skip
-
-
-def _original21k(name, model):
-    """Pre-trained on ImageNet-21k in 2020; its head was published as zeros."""
-    return _published(name, f"imagenet21k/ViT-{model}", 21843, 224, "arXiv:2010.11929")
-
-
-def _original(name, model, size=384, top1=None):
-    """The 2020 models, fine-tuned on ImageNet-1k."""
-    file_name = f"imagenet21k+imagenet2012/ViT-{model}"
-    return _published(name, file_name, 1000, size, "arXiv:2010.11929", top1)
 
 
 def _sam(model):
@@ -105,8 +83,8 @@ ViT_B8 = _variant(
         _tuned("imagenet", _B8, 0.01, 224, 85.838),
         _augreg.weights("imagenet21k", _B8),
         _tuned("recommended-imagenet", _B8_NOTEBOOK, 0.03, 224, None),
-        _original("original-imagenet-384", "B_8"),
-        _original21k("original-imagenet21k", "B_8"),
+        _original("original-imagenet-384", "ViT-B_8"),
+        _original21k("original-imagenet21k", "ViT-B_8"),
     ),
 )  # fmt: skip
 ViT_B16 = _variant(
@@ -117,9 +95,9 @@ ViT_B16 = _variant(
         _tuned("recommended-imagenet-384", _B16, 0.03, 384, 85.49),
         _tuned("imagenet1k", _B16_1K, 0.01, 224, 79.154),
         _tuned("imagenet1k-384", _B16_1K, 0.01, 384, 81.102),
-        _original("original-imagenet", "B_16-224", 224, 81.2),
-        _original("original-imagenet-384", "B_16", top1=84.53),
-        _original21k("original-imagenet21k", "B_16"),
+        _original("original-imagenet", "ViT-B_16-224", 224, 81.2),
+        _original("original-imagenet-384", "ViT-B_16", top1=84.53),
+        _original21k("original-imagenet21k", "ViT-B_16"),
         _sam("B_16"),
     ),
 )  # fmt: skip
@@ -132,8 +110,8 @@ ViT_B32 = _variant(
         _augreg.weights("recommended-imagenet21k", _B32_README),
         _tuned("imagenet1k", _B32_1K, 0.01, 224, 74.908),
         _tuned("imagenet1k-384", _B32_1K, 0.01, 384, 78.750),
-        _original("original-imagenet-384", "B_32", top1=81.66),
-        _original21k("original-imagenet21k", "B_32"),
+        _original("original-imagenet-384", "ViT-B_32", top1=81.66),
+        _original21k("original-imagenet21k", "ViT-B_32"),
         _sam("B_32"),
     ),
 )  # fmt: skip
@@ -144,22 +122,22 @@ ViT_L16 = _variant(
         _augreg.weights("imagenet21k", _L16),
         _tuned("recommended-imagenet-384", _L16_README, 0.01, 384, 85.59),
         _augreg.weights("recommended-imagenet21k", _L16_README),
-        _original("original-imagenet", "L_16-224", 224, 82.7),
-        _original("original-imagenet-384", "L_16", top1=84.47),
-        _original21k("original-imagenet21k", "L_16"),
+        _original("original-imagenet", "ViT-L_16-224", 224, 82.7),
+        _original("original-imagenet-384", "ViT-L_16", top1=84.47),
+        _original21k("original-imagenet21k", "ViT-L_16"),
         _sam("L_16"),
     ),
 )  # fmt: skip
 ViT_L32 = _variant(
     "ViT_L32", _replace(_LARGE, patch=32), _plain.build, parameters=306_535_400, weights=(
-        _original("imagenet", "L_32", top1=81.89),
-        _original21k("imagenet21k", "L_32"),
+        _original("imagenet", "ViT-L_32", top1=81.89),
+        _original21k("imagenet21k", "ViT-L_32"),
         _sam("L_32"),
     ),
 )  # fmt: skip
 ViT_H14 = _variant(
     "ViT_H14", _HUGE, _plain.build, parameters=632_045_800,
-    weights=(_original21k("imagenet21k", "H_14"),),
+    weights=(_original21k("imagenet21k", "ViT-H_14"),),
 )  # fmt: skip
 ViT_g14 = _variant("ViT_g14", _GIANT, _plain.build, parameters=1_012_611_432)
 ViT_G14 = _variant("ViT_G14", _GIGANTIC, _plain.build, parameters=1_844_440_680)

@@ -15,11 +15,21 @@ class Numerics:
         epsilon: of every LayerNormalization.
         activation: form of the GELU, "gelu" or "gelu_tanh".
         resampling: rule for other grids, a name in `keras_vit.weights.resample.RULES`.
+        group_epsilon: of every GroupNorm.
+        standardization: of the kernels between them, see `StandardizedConv2D`.
+
+    What a source has no example of is None.
     """
 
-    epsilon: float
-    activation: str
-    resampling: str
+    epsilon: float | None
+    activation: str | None
+    resampling: str | None
+    group_epsilon: float | None = None
+    standardization: str | None = None
+
+    def known(self):
+        """Those that are not None, by name."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +104,18 @@ class Source:
     def count(self, pattern):
         """Number of values of the index in a name."""
         return len(self.indices(pattern))
+
+    def stages(self, pattern, first):
+        """Number of units of every residual stage: `stages("block{s}/unit{u}/conv1/kernel", 1)`.
+
+        Args:
+            pattern: a name that every unit holds, the stage as {s}, the unit as {u}.
+            first: the number of the first stage.
+        """
+        counts = []
+        while count := self.count(pattern.format(s=first + len(counts), u="{i}")):
+            counts.append(count)
+        return tuple(counts)
 
     def re_attention(self):
         """Indices of the blocks with re-attention."""

@@ -49,26 +49,32 @@ class Report:
 
 
 class Target:
-    """A model of a plain encoder, as the name tables see it.
+    """A model of this package, as the name tables see it.
 
     Args:
-        model: a Keras model with one `PatchEncoder`, at any depth.
+        model: a Keras model that holds, at any depth, one plain encoder or one residual network.
 
     Raises:
-        ValueError: the model has no, or more than one, `PatchEncoder`.
+        ValueError: the model holds none, or more than one.
     """
 
     def __init__(self, model):
         layers = list(_flat(model))
-        encoders = [layer for layer in layers if type(layer).__name__ == "PatchEncoder"]
-        if len(encoders) != 1:
+
+        def of(kind):
+            return [layer for layer in layers if type(layer).__name__ == kind]
+
+        encoders, self.convolutions = of("PatchEncoder"), of("StandardizedConv2D")
+        found = encoders or self.convolutions
+        if len(found) != 1:
             raise ValueError(
-                f"{model.name}: expected a model with one PatchEncoder. Received: {len(encoders)}."
+                f"{model.name}: expected a model with one PatchEncoder, or with one residual "
+                f"network. Received: {len(found)}."
             )
-        self.encoder = encoders[0]
-        self.patch_size = next(x.patch_size for x in layers if type(x).__name__ == "Patches")
-        self.prefix = self.encoder.name.removesuffix("patch_encoder")
-        self.blocks = [layer for layer in layers if type(layer).__name__ == "TransformerBlock"]
+        self.prefix = found[0].name.removesuffix("patch_encoder").removesuffix("root_conv")
+        self.encoder = encoders[0] if encoders else None
+        self.patch_size = next((layer.patch_size for layer in of("Patches")), None)
+        self.blocks, self.norms = of("TransformerBlock"), of("GroupNorm")
         self.variables = {}
         for layer in layers:
             if layer.name.startswith(self.prefix):
@@ -77,8 +83,13 @@ class Target:
 
     def numerics(self):
         """The `Numerics` that the model was built with; None for what it does not have."""
-        block = self.blocks[0]
-        return Numerics(block.epsilon, block.mlp.activation, self.encoder.resampling)
+        encoder, residual = (None, None, None), (None, None)
+        if self.encoder is not None:
+            block = self.blocks[0]
+            encoder = block.epsilon, block.mlp.activation, self.encoder.resampling
+        if self.norms:
+            residual = self.norms[0].epsilon, self.convolutions[0].standardization
+        return Numerics(*encoder, *residual)
 
     def re_attention(self):
         """Indices of the blocks with re-attention."""
@@ -202,7 +213,7 @@ def _check_numerics(source, target, title):
     differing = []
     for field in dataclasses.fields(Numerics):
         theirs, ours = getattr(wanted, field.name), getattr(found, field.name)
-        if theirs != ours and not (field.name == "activation" and ours == "silu"):
+        if theirs != ours and None not in (theirs, ours) and ours != "silu":
             differing.append(f"{field.name} {theirs} (the model has {ours})")
     if differing:
         raise ValueError(
@@ -234,7 +245,7 @@ def _plan(source, target, new, resample_patches):
     except ValueError as error:
         grid = None
         complaints.append(str(error))
-    patch_rule = target.encoder.resampling if resample_patches else None
+    patch_rule = target.numerics().resampling if resample_patches else None
     for path, variable in target.variables.items():
         if path in new:
             continue
@@ -266,6 +277,8 @@ def _plan(source, target, new, resample_patches):
 
 def _grid(source, target):
     """(h, w) of the file's position table, or None if it has none that the model could take."""
+    if target.encoder is None:
+        return None
     found = source.format.structure(source, target.encoder.grid)
     if "grid" in found:
         return found["grid"]

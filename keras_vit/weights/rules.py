@@ -16,7 +16,8 @@ class Rule:
 
     Attributes:
         target: variable path without the model's prefix, indices in braces: "block_{i}/mlp/hidden/kernel".
-        source: name in the file, with the same indices.
+        source: name in the file, with the same indices; {i_from_0} is an index i that the target
+            counts from 1 and the file from 0.
         transform: pure function (array, context) -> array.
         stacked: the file stacks the arrays of all blocks along a leading axis; `i` picks one.
     """
@@ -33,7 +34,10 @@ class Rule:
     def match(self, path):
         """Indices of `path` under this rule's target, or None."""
         found = self.pattern.fullmatch(path)
-        return {key: int(value) for key, value in found.groupdict().items()} if found else None
+        if found is None:
+            return None
+        index = {key: int(value) for key, value in found.groupdict().items()}
+        return index | {f"{key}_from_0": value - 1 for key, value in index.items()}
 
     def apply(self, array, context):
         """The array of the target variable."""
@@ -147,9 +151,18 @@ def kernel_oihw(array, context):
     return array.transpose(2, 3, 1, 0)
 
 
+def first_kernel_hwio(array, context):
+    """Kernel (h, w, C, D) of a convolution over the image, for another number of channels too.
+
+    Of a standardised kernel the result is standardised again, so that a grey picture gives the same
+    result up to the scale of every filter.
+    """
+    return _with_channels(array, context.shape[2])
+
+
 def first_kernel_oihw(array, context):
-    """`kernel_oihw` of a convolution over the image, for another number of channels too."""
-    return _with_channels(kernel_oihw(array, context), context.shape[2])
+    """`first_kernel_hwio` of a kernel (D, C, h, w)."""
+    return first_kernel_hwio(kernel_oihw(array, context), context)
 
 
 def mixing_kernel(array, context):

@@ -53,7 +53,29 @@ def _block(source, names, stacked=False):
     ]
 
 
+def _group_norm(target, source):
+    # (C,), or (1, 1, 1, C) in the published files
+    return [
+        Rule(f"{target}/gamma", f"{source}/scale", t.reshaped),
+        Rule(f"{target}/beta", f"{source}/bias", t.reshaped),
+    ]
+
+
+def _residual(conv, norm, source):
+    ours, theirs = "stage_{s}/unit_{u}", "block{s}/unit{u}"
+    return [
+        Rule(f"{ours}/{conv}/kernel", f"{theirs}/conv{source}/kernel"),
+        *_group_norm(f"{ours}/{norm}", f"{theirs}/gn{source}"),
+    ]
+
+
 _RULES = (
+    Rule("root_conv/kernel", "conv_root/kernel", t.first_kernel_hwio),
+    *_group_norm("root_norm", "gn_root"),
+    *_residual("conv_1", "norm_1", "1"),
+    *_residual("conv_2", "norm_2", "2"),
+    *_residual("conv_3", "norm_3", "3"),
+    *_residual("projection", "projection_norm", "_proj"),
     Rule("patch_encoder/projection/kernel", "embedding/kernel", t.patch_kernel_hwio),
     Rule("patch_encoder/projection/bias", "embedding/bias"),
     Rule("patch_encoder/class_token", "cls", t.reshaped),
@@ -90,6 +112,7 @@ def _structure(source, grid):
         "mlp": source.shape(f"{block}/{mlp}/Dense_0/kernel")[-1],
         "tokens": ("class",) if "cls" in source else (),
         "registers": 0,
+        "stages": None,
         "positions": "sincos-2d",
         "positioned_tokens": 0,
         "representation_size": None,
@@ -101,6 +124,9 @@ def _structure(source, grid):
             candidates = (len(found["tokens"]), 0)
             found["positioned_tokens"] = positioned(source.shape(name)[-2], candidates, grid)
             found["rows"] = source.shape(name)[-2]
+    if "conv_root/kernel" in source:
+        found["stages"] = source.stages("block{s}/unit{u}/conv1/kernel", first=1)
+        found["stem_width"] = source.shape("conv_root/kernel")[-1]
     if "pre_logits/kernel" in source:
         found["representation_size"] = source.shape("pre_logits/kernel")[1]
     if "MAPHead_0/probe" in source:
@@ -120,7 +146,7 @@ GOOGLE = Format(
     ),
     prefixes=("", "img/"),
     rules=_RULES,
-    numerics=lambda source: Numerics(1e-6, "gelu_tanh", "google"),
+    numerics=lambda source: Numerics(1e-6, "gelu_tanh", "google", 1e-6, "google"),
     structure=_structure,
     ignored=("txt/.*", "t", "b"),  # the text half of SigLIP
     statistics="half",

@@ -52,6 +52,7 @@ def _common(source, grid):
         "width": width,
         "tokens": ("class",),
         "registers": 0,
+        "stages": None,
         "positions": "learned-1d",
         "positioned_tokens": positioned(rows, (1,), grid),
         "rows": rows,

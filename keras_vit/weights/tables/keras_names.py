@@ -36,8 +36,26 @@ def _batch_norm(target, source):
 
 _ATTENTION = ("query", "key", "value", "output")
 _BLOCK = "transformer_block_{i}"
+_ROOT = "layers/standardized_conv2d/vars"
+
+
+def _residual(kind):
+    """The stages of class `kind`."""
+    ours, theirs = "stage_{s}/unit_{u}", f"{kind}_{{s}}/unit_{{u}}"
+    rules = []
+    for conv, norm in (
+        ("conv_1", "norm_1"), ("conv_2", "norm_2"), ("conv_3", "norm_3"),
+        ("projection", "projection_norm"),
+    ):  # fmt: skip
+        rules += _pair(f"{ours}/{conv}", f"{theirs}/{conv}", ("kernel",))
+        rules += _norm(f"{ours}/{norm}", f"{theirs}/{norm}")
+    return rules
+
 
 _RULES = (
+    *_pair("root_conv", "standardized_conv2d", ("kernel",)),
+    *_norm("root_norm", "group_norm"),
+    *_residual("residual_stage"),
     *_pair("patch_encoder/projection", "patch_encoder/projection"),
     *(
         Rule(f"patch_encoder/{name}", f"layers/patch_encoder/vars/{name}", t.own_variable(name))
@@ -71,6 +89,8 @@ _RULES = (
 class KerasNames:
     """A Keras file under names that can be tabled: every block numbered, dense layers by their role.
 
+    Blocks count from 0, the stages of residual networks from 1.
+
     Keras names a layer's group by its class and a running number, the first without one.
     """
 
@@ -85,6 +105,7 @@ class KerasNames:
         self._names = {}
         for name in checkpoint:
             new = name.replace("layers/transformer_block/", "layers/transformer_block_0/")
+            new = re.sub(r"layers/(residual|pre_activation)_stage(_\d+)?/", _from_1, new)
             for group, role in zip(dense, roles, strict=False):
                 if name.startswith(group):
                     new = f"layers/{role}/{name.removeprefix(group)}"
@@ -101,6 +122,11 @@ class KerasNames:
         return self.checkpoint.shape(self._names[name])
 
 
+def _from_1(match):
+    number = int((match[2] or "_0")[1:]) + 1
+    return f"layers/{match[1]}_stage_{number}/"
+
+
 def _structure(source, grid):
     own = "layers/patch_encoder/vars/"
     rows, width = source.shape("layers/patch_encoder/projection/vars/0")
@@ -114,6 +140,7 @@ def _structure(source, grid):
         "mlp": source.shape("layers/transformer_block_0/mlp/projection/vars/0")[0],
         "tokens": tuple(sorted(tokens)),  # "class" comes before "distillation"
         "registers": 0,
+        "stages": None,
         "positioned_tokens": 0,
         "representation_size": None,
         "layer_scale": None,
@@ -128,6 +155,9 @@ def _structure(source, grid):
         norm = f"layers/transformer_block_{blocks[0]}/attention/norm/vars"
         kind = "batch" if f"{norm}/2" in source else "layer" if f"{norm}/0" in source else "none"
         found["attention_normalization"] = kind
+    if f"{_ROOT}/0" in source:
+        found["stages"] = source.stages("layers/residual_stage_{s}/unit_{u}/conv_1/vars/0", 1)
+        found["stem_width"] = source.shape(f"{_ROOT}/0")[-1]
     adjustment = decoded(source["layers/transformer_block_0/vars/scale_adjustment"])
     found["scale_adjustment"] = None if adjustment == "None" else float(adjustment)
     if "positions" in names:
@@ -158,7 +188,11 @@ def _numerics(source):
             ("patch_encoder", "resampling"),
         )
     }
-    return Numerics(float(text["epsilon"]), text["activation"], text["resampling"])
+    numerics = [float(text["epsilon"]), text["activation"], text["resampling"]]
+    if f"{_ROOT}/0" in source:
+        numerics.append(float(decoded(source["layers/group_norm/vars/epsilon"])))
+        numerics.append(decoded(source[f"{_ROOT}/standardization"]))
+    return Numerics(*numerics)
 
 
 KERAS = Format(
@@ -173,6 +207,7 @@ KERAS = Format(
     ignored=(
         r"layers/patch_encoder/vars/(grid|resampling)",
         r"layers/transformer_block_\d+/vars/(epsilon|activation|scale_adjustment)",
+        r".*/vars/(standardization|epsilon)",
         r".*seed_generator.*",
         r"optimizer/.*",
         r".*/metrics?/.*|compile_metrics/.*|_?loss_tracker/.*|metrics/.*",

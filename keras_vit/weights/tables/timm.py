@@ -3,7 +3,7 @@
 from keras_vit.weights import rules as t
 from keras_vit.weights.formats import Format, Numerics, positioned
 from keras_vit.weights.rules import Rule
-from keras_vit.weights.tables.torch_names import dense, fused_pair, fused_qkv, norm
+from keras_vit.weights.tables.torch_names import dense, fused_pair, fused_qkv, norm, residual_units
 
 _ANCHOR = "patch_embed.proj.weight"
 
@@ -23,8 +23,13 @@ _SHARED = (
     *norm("encoder_norm", "norm"),
 )
 
+_BACKBONE = "patch_embed.backbone."
+
 _TIMM = (
     *_SHARED,
+    Rule("root_conv/kernel", f"{_BACKBONE}stem.conv.weight", t.first_kernel_oihw),
+    *norm("root_norm", f"{_BACKBONE}stem.norm"),
+    *residual_units(_BACKBONE),
     Rule("patch_encoder/register_tokens", "reg_token"),
     *norm("block_{i}/attention/query_norm", "blocks.{i}.attn.q_norm"),
     *norm("block_{i}/attention/key_norm", "blocks.{i}.attn.k_norm"),
@@ -65,6 +70,7 @@ def _common(source, grid, register_name, candidates):
         "positions": "learned-1d",
         "positioned_tokens": positioned(rows, candidates(len(tokens), registers), grid),
         "rows": rows,
+        "stages": None,
         "representation_size": None,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in source else None,
     }
@@ -72,6 +78,10 @@ def _common(source, grid, register_name, candidates):
 
 def _timm_structure(source, grid):
     found = _common(source, grid, "reg_token", lambda cls, reg: (cls + reg, 0))
+    if f"{_BACKBONE}stem.conv.weight" in source:
+        units = "stages.{s}.blocks.{u}.conv1.weight"
+        found["stages"] = source.stages(_BACKBONE + units, first=0)
+        found["stem_width"] = source.shape(f"{_BACKBONE}stem.conv.weight")[0]
     if "blocks.0.mlp.fc1_g.weight" in source:
         found["mlp"] = source.shape("blocks.0.mlp.fc1_g.weight")[0]
     else:  # a packed gate has twice the rows that the output layer takes
@@ -108,7 +118,7 @@ TIMM = Format(
     evidence=("blocks.0.attn.qkv.weight",),
     prefixes=("",),
     rules=_TIMM,
-    numerics=lambda source: Numerics(1e-6, "gelu", "timm"),
+    numerics=lambda source: Numerics(1e-6, "gelu", "timm", 1e-5, "timm"),
     structure=_timm_structure,
 )
 

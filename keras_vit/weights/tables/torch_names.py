@@ -32,6 +32,21 @@ def fused_qkv(target, source):
     return fused(names, source, t.transposed_third, t.third)
 
 
+def residual_units(prefix=""):
+    """Units of timm's residual networks, whose names begin with `prefix`."""
+    ours, theirs = "stage_{s}/unit_{u}", prefix + "stages.{s_from_0}.blocks.{u_from_0}"
+    rules = []
+    for conv, norm_, source, source_norm in (
+        ("conv_1", "norm_1", "conv1", "norm1"),
+        ("conv_2", "norm_2", "conv2", "norm2"),
+        ("conv_3", "norm_3", "conv3", "norm3"),
+        ("projection", "projection_norm", "downsample.conv", "downsample.norm"),
+    ):
+        rules.append(Rule(f"{ours}/{conv}/kernel", f"{theirs}.{source}.weight", t.kernel_oihw))
+        rules += norm(f"{ours}/{norm_}", f"{theirs}.{source_norm}")
+    return rules
+
+
 def fused_pair(first, second, source):
     """Two linear layers stacked along the rows."""
     return fused((first, second), source, t.transposed_half, t.half)
