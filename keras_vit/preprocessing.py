@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from keras_vit.layers import Normalize, PatchEncoder, Patches
+from keras_vit.layers import Normalize
 
 # (mean, standard deviation) of red, green and blue, on the scale 0..1.
 STATISTICS = {
@@ -92,7 +92,7 @@ def recipe_of(model):
     Returns:
         The `Recipe` of the weights the model was built from, at the model's own input size. The
         whole shorter side is kept if the weights were a file, which does not tell. A dynamic
-        height or width takes the size that the position table was made for.
+        height or width takes the native size of the weights.
 
     Raises:
         ValueError: the model does not normalise its pictures, or does not take them in colour.
@@ -105,10 +105,9 @@ def recipe_of(model):
             f"layer. Received: {model.name} with input shape {model.input_shape}. "
             "Build it with include_preprocessing=True."
         )
-    if None in (height, width):
-        native = (n * parts[Patches].patch_size for n in parts[PatchEncoder].grid)
-        height, width = (a or b for a, b in zip((height, width), native, strict=True))
-    return Recipe((height, width), **(parts[Normalize].recipe or {}))
+    recipe = dict(parts[Normalize].recipe or {})
+    native = recipe.pop("size", (None, None))
+    return Recipe((height or native[0], width or native[1]), **recipe)
 
 
 def _layers(model):

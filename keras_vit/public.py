@@ -4,10 +4,12 @@ from keras_vit import layers as layers
 from keras_vit import weights as weights
 from keras_vit.features import feature_extractor as feature_extractor
 from keras_vit.images import load_image as load_image
+from keras_vit.models import bit as bit
 from keras_vit.models import deepvit as deepvit
 from keras_vit.models import dinov2 as dinov2
 from keras_vit.models import hybrid as hybrid
 from keras_vit.models import vit as vit
+from keras_vit.models.bit import *  # noqa: F403
 from keras_vit.models.deepvit import *  # noqa: F403
 from keras_vit.models.dinov2 import *  # noqa: F403
 from keras_vit.models.hybrid import *  # noqa: F403

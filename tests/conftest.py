@@ -32,9 +32,9 @@ def declare():
     names = []
 
     def function(name, config, **row):
-        row.setdefault("parameters", 0)
+        row = {"parameters": 0, "build": plain.build, **row}
         names.append(name)
-        return registry.variant(name, config, plain.build, **row)
+        return registry.variant(name, config, **row)
 
     yield function
     for name in names:

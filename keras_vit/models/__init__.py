@@ -3,5 +3,6 @@
 # isort: off
 from keras_vit.models import vit as vit
 from keras_vit.models import hybrid as hybrid
+from keras_vit.models import bit as bit
 from keras_vit.models import dinov2 as dinov2
 from keras_vit.models import deepvit as deepvit

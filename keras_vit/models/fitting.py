@@ -108,13 +108,22 @@ def fitted(variant, source, found):
 
 def check_row(label, row, config, found):
     """Raises ValueError unless a named file holds what is known of it."""
-    grid = [side // config.pixels for side in row.image]
-    rows = grid[0] * grid[1] + config.positioned_tokens
-    if found["classes"] not in (0, row.classes) or found.get("rows", rows) != rows:
+    expected, received = {"classes": row.classes}, {"classes": found["classes"] or row.classes}
+    if "rows" in found:
+        h, w = (side // config.pixels for side in row.image)
+        expected["positions"], received["positions"] = (
+            h * w + config.positioned_tokens,
+            found["rows"],
+        )
+    if received != expected:
+
+        def listed(numbers):
+            return " and ".join(f"{number} {name}" for name, number in numbers.items())
+
         raise ValueError(
             f"{label}: the file of {row.name!r} is not what its name says: expected "
-            f"{row.classes} classes and {rows} positions ({row.image[0]}x{row.image[1]} pixels). "
-            f"Received: {found['classes']} classes, {found.get('rows')} positions from {row.url}."
+            f"{listed(expected)} ({row.image[0]}x{row.image[1]} pixels). "
+            f"Received: {listed(received)} from {row.url}."
         )
 
 
@@ -180,8 +189,9 @@ def statistics_of(variant, row, source):
     return (source.format.statistics if source is not None else None) or variant.statistics
 
 
-def recipe_of(row):
-    """`Recipe` fields of a named set, None for a file, which does not tell."""
-    if row is None:
-        return None
-    return {"crop_fraction": row.crop_fraction, "interpolation": row.interpolation}
+def recipe_of(row, image):
+    """`Recipe` fields: the native size (height, width), and what a named set tells besides."""
+    recipe = {"size": list(image)}
+    if row is not None:
+        recipe |= {"crop_fraction": row.crop_fraction, "interpolation": row.interpolation}
+    return recipe

@@ -4,13 +4,11 @@ import dataclasses
 from collections.abc import Callable
 
 import keras
-import numpy as np
 
 from keras_vit import layers, registry
 from keras_vit.layers.patches import POSITIONS, check_size
 from keras_vit.layers.regularization import check_rate
-from keras_vit.models import fitting
-from keras_vit.preprocessing import STATISTICS
+from keras_vit.models import ends, fitting
 from keras_vit.weights.loading import load_source
 
 
@@ -324,7 +322,10 @@ def build(
     """
     label = variant.name
     name = name or variant.model_name
-    _check_arguments(label, pooling, classes, classifier, positions)
+    ends.check_arguments(
+        label, classes, pooling=(pooling, POOLING), classifier=(classifier, (None, *CLASSIFIERS)),
+        positions=(positions, (None, *POSITIONS)),
+    )  # fmt: skip
     rates = _Rates(dropout_rate, attention_dropout_rate, drop_path_rate, patch_dropout_rate)
     rates.check(label)
     if input_tensor is not None and input_shape is None:
@@ -352,16 +353,16 @@ def build(
         config = dataclasses.replace(config, representation_size=None)
     config = dataclasses.replace(config, **{k: v for k, v in chosen.items() if v is not None})
     image = row.image if row is not None else fitting.native_image(config, found, input_shape)
-    shape = _image_shape(label, config, input_shape, image)
+    shape = ends.image_shape(label, input_shape, image)
+    check_size(shape[:2], config.pixels, f"{label}: input_shape={shape}")
 
     images = keras.Input(shape, name="images") if input_tensor is None else input_tensor
     parts = _Parts(config, f"{name}_", dtype)
     x = images
     if include_preprocessing:
-        mean, std = STATISTICS[fitting.statistics_of(variant, row, source)]
-        x = layers.Normalize(
-            mean, std, fitting.recipe_of(row), name=parts.name("normalize"), dtype=dtype
-        )(x)
+        statistics = fitting.statistics_of(variant, row, source)
+        recipe = fitting.recipe_of(row, image)
+        x = ends.normalized(x, statistics, recipe, parts.name("normalize"), dtype)
     table_image = image if None in shape[:2] else shape[:2]
     grid = (table_image[0] // config.pixels, table_image[1] // config.pixels)
     outputs = _encode(x, parts, grid, rates, gradient_checkpointing)
@@ -457,12 +458,7 @@ def _head(x, parts, classes, activation):
             parts.config.representation_size, activation="tanh",
             kernel_initializer="lecun_normal", name=parts.name("pre_logits"), dtype=parts.dtype,
         )(x)  # fmt: skip
-    x = keras.layers.Dense(
-        classes, kernel_initializer="zeros", name=parts.name("head"), dtype="float32"
-    )(x)
-    if activation is None:
-        return x
-    return keras.layers.Activation(activation, name=parts.name("predictions"), dtype="float32")(x)
+    return ends.head(x, classes, activation, parts.prefix)
 
 
 def _features(label, outputs, parts, pooling):
@@ -484,43 +480,3 @@ def _features(label, outputs, parts, pooling):
     else:
         x = parts.pool(pooling)(x)
     return parts.norm("fc_norm")(x) if after else x
-
-
-def _check_arguments(label, pooling, classes, classifier, positions):
-    for argument, value, valid in (
-        ("pooling", pooling, POOLING),
-        ("classifier", classifier, (None, *CLASSIFIERS)),
-        ("positions", positions, (None, *POSITIONS)),
-    ):
-        if value not in valid:
-            raise ValueError(
-                f"{label}: unknown {argument}. Received: {argument}={value!r}. "
-                f"Available: {', '.join(map(repr, valid))}."
-            )
-    if not isinstance(classes, int | np.integer) or classes < 1:
-        raise ValueError(
-            f"{label}: classes must be a positive integer. Received: classes={classes!r}."
-        )
-    if keras.config.image_data_format() == "channels_first":
-        raise ValueError(
-            f"{label}: images are channels_last, (B, H, W, C). Received: "
-            "keras.config.image_data_format() == 'channels_first'. Call "
-            "keras.config.set_image_data_format('channels_last') and transpose the images."
-        )
-
-
-def _image_shape(label, config, input_shape, native):
-    """(H, W, C), checked."""
-    if input_shape is None:
-        return (*native, 3)
-    shape = tuple(input_shape)
-    valid = len(shape) == 3 and all(
-        n is None or (isinstance(n, int | np.integer) and n > 0) for n in shape
-    )
-    if not valid or shape[2] is None:
-        raise ValueError(
-            f"{label}: `input_shape` must be a tuple (height, width, channels); height and width "
-            f"may be None. Received: input_shape={input_shape!r}."
-        )
-    check_size(shape[:2], config.pixels, f"{label}: input_shape={shape}")
-    return shape

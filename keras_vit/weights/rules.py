@@ -165,8 +165,8 @@ def first_kernel_oihw(array, context):
     return first_kernel_hwio(kernel_oihw(array, context), context)
 
 
-def mixing_kernel(array, context):
-    """Convolution kernel (out, in, 1, 1) over heads -> (in, out)."""
+def pointwise_kernel(array, context):
+    """Convolution kernel (out, in, 1, 1) -> (in, out)."""
     return array[:, :, 0, 0].T
 
 

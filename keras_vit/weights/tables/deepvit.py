@@ -19,7 +19,7 @@ def _batch_norm(target, source):
 
 _RULES = (
     *TIMM.rules,
-    Rule("block_{i}/attention/mixing_kernel", _MATRIX, t.mixing_kernel),
+    Rule("block_{i}/attention/mixing_kernel", _MATRIX, t.pointwise_kernel),
     Rule("block_{i}/attention/mixing_bias", "blocks.{i}.attn.reatten_matrix.bias"),
     *_batch_norm("block_{i}/attention/norm", "blocks.{i}.attn.var_norm"),
     Rule("stem/conv_1/kernel", "patch_embed.conv1.weight", t.first_kernel_oihw),

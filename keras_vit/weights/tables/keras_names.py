@@ -36,11 +36,11 @@ def _batch_norm(target, source):
 
 _ATTENTION = ("query", "key", "value", "output")
 _BLOCK = "transformer_block_{i}"
-_ROOT = "layers/standardized_conv2d/vars"
+ROOT = "layers/standardized_conv2d/vars"
 
 
-def _residual(kind):
-    """The stages of class `kind`."""
+def residual_stages(kind):
+    """Rules of the stages of one class, whose name in files is `kind`."""
     ours, theirs = "stage_{s}/unit_{u}", f"{kind}_{{s}}/unit_{{u}}"
     rules = []
     for conv, norm in (
@@ -55,7 +55,7 @@ def _residual(kind):
 _RULES = (
     *_pair("root_conv", "standardized_conv2d", ("kernel",)),
     *_norm("root_norm", "group_norm"),
-    *_residual("residual_stage"),
+    *residual_stages("residual_stage"),
     *_pair("patch_encoder/projection", "patch_encoder/projection"),
     *(
         Rule(f"patch_encoder/{name}", f"layers/patch_encoder/vars/{name}", t.own_variable(name))
@@ -155,9 +155,9 @@ def _structure(source, grid):
         norm = f"layers/transformer_block_{blocks[0]}/attention/norm/vars"
         kind = "batch" if f"{norm}/2" in source else "layer" if f"{norm}/0" in source else "none"
         found["attention_normalization"] = kind
-    if f"{_ROOT}/0" in source:
+    if f"{ROOT}/0" in source:
         found["stages"] = source.stages("layers/residual_stage_{s}/unit_{u}/conv_1/vars/0", 1)
-        found["stem_width"] = source.shape(f"{_ROOT}/0")[-1]
+        found["stem_width"] = source.shape(f"{ROOT}/0")[-1]
     adjustment = decoded(source["layers/transformer_block_0/vars/scale_adjustment"])
     found["scale_adjustment"] = None if adjustment == "None" else float(adjustment)
     if "positions" in names:
@@ -188,11 +188,14 @@ def _numerics(source):
             ("patch_encoder", "resampling"),
         )
     }
-    numerics = [float(text["epsilon"]), text["activation"], text["resampling"]]
-    if f"{_ROOT}/0" in source:
-        numerics.append(float(decoded(source["layers/group_norm/vars/epsilon"])))
-        numerics.append(decoded(source[f"{_ROOT}/standardization"]))
-    return Numerics(*numerics)
+    encoder = float(text["epsilon"]), text["activation"], text["resampling"]
+    return Numerics(*encoder, *(residual_numerics(source) if f"{ROOT}/0" in source else ()))
+
+
+def residual_numerics(source):
+    """`group_epsilon` and `standardization` of a file with a residual network."""
+    epsilon = float(decoded(source["layers/group_norm/vars/epsilon"]))
+    return epsilon, decoded(source[f"{ROOT}/standardization"])
 
 
 KERAS = Format(
