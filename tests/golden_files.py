@@ -51,13 +51,15 @@ def google_config(golden):
         heads=c["num_heads"],
         mlp=c["mlp_dim"],
         image=tuple(c["image"]),
-        **(residual_numbers(golden) if c.get("resnet") else {}),
+        **residual_numbers(golden),
     )
 
 
 def residual_numbers(golden):
-    """The fields of a hybrid's `Config` that describe its stem."""
-    resnet = golden.config["resnet"]
+    """The fields of a `Config` that describe the stem of a hybrid."""
+    resnet = golden.config.get("resnet")
+    if resnet is None:
+        return {}
     stages = tuple(resnet["num_layers"])
     return {
         "stem": plain.residual_stem,
@@ -88,6 +90,7 @@ def timm_config(golden):
         image=tuple(c["img_size"]),
         attention=attention,
         feed_forward=plain.swiglu if swiglu else plain.gelu_mlp,
+        **residual_numbers(golden),
     )
 
 

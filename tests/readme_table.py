@@ -13,7 +13,7 @@ END = "<!-- end of models -->"
 def table():
     """The table as Markdown."""
     lines = [
-        "| model | parameters | patch | width | depth | heads | native size | weights (the first is the default) |",
+        "| model | parameters | pixels a token | width | depth | heads | native size | weights (the first is the default) |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in keras_vit.list_models():
@@ -21,9 +21,10 @@ def table():
         config = row.config
         sets = ", ".join(f"`{weights.name}`" for weights in row.weights) or "by file"
         size = f"{config.image[0]}x{config.image[1]}"
+        depth, heads = (getattr(config, key, "") for key in ("depth", "heads"))
         lines.append(
-            f"| `{name}` | {row.parameters:,} | {config.pixels} | {config.width} | {config.depth} "
-            f"| {config.heads} | {size} | {sets} |"
+            f"| `{name}` | {row.parameters:,} | {config.pixels} | {config.width} | {depth} "
+            f"| {heads} | {size} | {sets} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import registry
-from keras_vit.models import plain
+from keras_vit.models import plain, residual
 from keras_vit.preprocessing import STATISTICS
 
 # google-research/vision_transformer, timm 1.0.31, facebookresearch/dinov2 and zhoudaquan/dvit_repo;
@@ -27,6 +27,17 @@ PUBLISHED = {
     "ViT_H14": 632_045_800,
     "ViT_g14": 1_012_611_432,
     "ViT_G14": 1_844_440_680,
+    "R_Ti16": 6_337_704,
+    "R26_S32": 36_431_912,
+    "R26_B32": 101_383_976,
+    "R50_B16": 98_659_112,
+    "R50_L32": 328_994_856,
+    "BiT_R50x1": 25_549_352,
+    "BiT_R50x3": 217_319_080,
+    "BiT_R101x1": 44_541_480,
+    "BiT_R101x3": 387_934_888,
+    "BiT_R152x2": 236_335_208,
+    "BiT_R152x4": 936_533_224,
     "DINOv2_S14": 22_056_192,
     "DINOv2_B14": 86_579_712,
     "DINOv2_L14": 304_367_616,
@@ -48,16 +59,36 @@ PUBLISHED = {
 }
 
 
+def residual_stages(units, filters, channels, norms_after):
+    """Parameters of all stages of a residual network, and the channels of its last one."""
+    count = 0
+    for n, f in zip(units, filters, strict=True):
+        for u in range(n):
+            count += f * (channels + 9 * f + 4 * f) + 2 * (2 * f)
+            count += 2 * (4 * f if norms_after else channels)
+            if u == 0:
+                count += 4 * f * (channels + (2 if norms_after else 0))
+            channels = 4 * f
+    return count, channels
+
+
 def closed_form(config, classes):
-    """Parameters of a plain encoder, counted by hand."""
+    """Parameters of a model, counted by hand."""
     c = config
+    if isinstance(c, residual.Config):
+        stages, channels = residual_stages(c.stages, c.filters, c.stem_width, norms_after=False)
+        return 7 * 7 * 3 * c.stem_width + stages + 2 * channels + classes * (channels + 1)
     grid = (c.image[0] // c.pixels) * (c.image[1] // c.pixels)
     gated = c.feed_forward is plain.swiglu
     mlp = (3 if gated else 2) * c.width * c.mlp + (2 if gated else 1) * c.mlp + c.width
     block = 4 * (c.width**2 + c.width) + mlp + 4 * c.width
     block += 2 * c.width if c.layer_scale is not None else 0
     channels, stem = 3, 0
-    if c.stem is not None:
+    if c.stem is plain.residual_stem:
+        filters = [c.stem_width * 2**i for i in range(len(c.stages))]
+        stem, channels = residual_stages(c.stages, filters, c.stem_width, norms_after=True)
+        stem += c.stem_width * (7 * 7 * 3 + 2)
+    elif c.stem is not None:
         channels, stem = 64, 64 * (7 * 7 * 3 + 3 * 3 * 64) + 4 * 64
     embedding = channels * c.patch**2 * c.width + c.width
     tokens = (c.prefix + len(c.tokens) + grid) * c.width
@@ -80,7 +111,21 @@ def test_every_model_has_a_published_count():
 
 
 @pytest.mark.parametrize(
-    "name", ["ViT_Ti16", "ViT_S8", "ViT_S16", "ViT_S32", "ViT_B16", "ViT_B32", "ViT_Mini4"]
+    "name",
+    [
+        "ViT_Ti16",
+        "ViT_S8",
+        "ViT_S16",
+        "ViT_S32",
+        "ViT_B16",
+        "ViT_B32",
+        "ViT_Mini4",
+        "R_Ti16",
+        "R26_S32",
+        "R50_B16",
+        "BiT_R50x1",
+        "BiT_R101x1",
+    ],
 )
 def test_count_before_the_first_call(name):
     model = getattr(keras_vit, name)(weights=None)
@@ -136,7 +181,7 @@ def test_order_of_arguments_is_that_of_keras_applications():
 
 
 def test_weights_rows():
-    total = {"vit": 0, "dinov2": 0, "deepvit": 0}
+    total = dict.fromkeys(("vit", "hybrid", "bit", "dinov2", "deepvit"), 0)
     for row in rows():
         total[row.family] += len(row.weights)
         for weights in row.weights:
@@ -147,6 +192,7 @@ def test_weights_rows():
             assert weights.labels is None or len(weights.labels) == weights.classes
             assert all(side % row.config.pixels == 0 for side in weights.image)
     assert total["vit"] >= 30 and total["dinov2"] >= 8
+    assert total["hybrid"] == 17 and total["bit"] == 22
 
 
 def test_lists():
@@ -174,10 +220,12 @@ def test_public_names_are_listed():
     modules = {p.stem for p in pathlib.Path(keras_vit.__file__).parent.iterdir()}
     rest = public - models - modules
     assert rest == {
+        "bit",
         "decode_predictions",
         "deepvit",
         "dinov2",
         "feature_extractor",
+        "hybrid",
         "list_models",
         "list_weights",
         "load_image",

@@ -32,13 +32,12 @@ def _list(args):
 
 
 def _numbers(variant):
-    numbers = {
-        key: getattr(variant.config, key, None) for key in ("patch", "width", "depth", "heads")
-    }
+    config = variant.config
     yield {
         "model": variant.name,
         "parameters": variant.parameters,
-        **numbers,
+        "patch": config.pixels,
+        **{key: getattr(config, key, None) for key in ("width", "depth", "heads")},
         "image": variant.config.image,
         "default_weights": variant.default,
     }

@@ -68,7 +68,7 @@ def open_model(args, include_top=True, pooling=None):
     Args:
         args: the parsed options.
         include_top: with the head, or the features before it.
-        pooling: of the features; None for the class token.
+        pooling: of the features; None for the class token, or the average where there is none.
 
     Returns:
         An `Opened`.
@@ -81,7 +81,7 @@ def open_model(args, include_top=True, pooling=None):
         return _open_file(args, include_top, pooling)
     precision = args.precision if args.precision != "auto" else _fast_precision()
     dtype = "mixed_bfloat16" if precision == "bfloat16" else "float32"
-    options = {} if include_top else {"pooling": pooling or "token"}
+    options = {} if include_top else {"pooling": pooling or _pooling(args.model)}
     opened = build(args.model, args.weights, args.image_size, include_top, dtype=dtype, **options)
     return dataclasses.replace(opened, title=f"{opened.title}, {precision}")
 
@@ -128,6 +128,13 @@ def build(name, weights=None, size=None, include_top=True, classes=None, dtype=N
         hint = "" if variant.name == "ViT_Mini4" else " `--model ViT_Mini4` needs no network."
         raise FetchError(f"{error}{hint}") from error
     return Opened(model, f"{variant.name}, weights {weights}", row and row.labels)
+
+
+def _pooling(name):
+    """Pooling that gives the features of a picture: the class token where a model has one."""
+    from keras_vit.registry import get_variant
+
+    return "token" if getattr(get_variant(name).config, "tokens", ()) else "avg"
 
 
 def _head(source, variant, size, classes):

@@ -14,8 +14,10 @@ from numpy_reference import randomise
 import keras_vit.layers
 from keras_vit.layers import (
     AttentionPooling,
+    BottleneckUnit,
     ConvStem,
     DropPath,
+    GroupNorm,
     LayerScale,
     Mlp,
     MultiHeadSelfAttention,
@@ -24,7 +26,11 @@ from keras_vit.layers import (
     PatchEncoder,
     Patches,
     PoolPatches,
+    PreActivationStage,
+    PreActivationUnit,
     ReAttention,
+    ResidualStage,
+    StandardizedConv2D,
     SwiGLU,
     TakeToken,
     TokensToGrid,
@@ -50,7 +56,7 @@ def of(layer, *args, **options):
     return lambda dtype: layer(*args, dtype=dtype, **options)
 
 
-IMAGES, TOKENS, PATCHES = (4, 6, 3), (7, 8), (6, 12)
+IMAGES, TOKENS, PATCHES, MAPS = (4, 6, 3), (7, 8), (6, 12), (5, 6, 8)
 # what is tested: how the layer is made, given its dtype; the shapes of its inputs without the batch
 ROWS = {
     "Patches": (of(Patches, 2), IMAGES),
@@ -85,6 +91,16 @@ ROWS = {
         block(attention=ReAttention, scale_adjustment=0.5, gradient_checkpointing=True), TOKENS,
     ),
     "ConvStem": (of(ConvStem, 5), IMAGES),
+    "StandardizedConv2D": (of(StandardizedConv2D, 5, 3, "timm", strides=2), IMAGES),
+    "GroupNorm": (of(GroupNorm, 4, epsilon=1e-5), MAPS),
+    "BottleneckUnit": (of(BottleneckUnit, 2, groups=2), MAPS),
+    "BottleneckUnit with projection": (of(BottleneckUnit, 4, 2, groups=2), MAPS),
+    "PreActivationUnit": (of(PreActivationUnit, 2, groups=2), MAPS),
+    "PreActivationUnit with projection": (
+        of(PreActivationUnit, 4, 2, groups=2, epsilon=1e-5, standardization="bit"), MAPS,
+    ),
+    "ResidualStage": (of(ResidualStage, 2, 4, 2, groups=2), MAPS),
+    "PreActivationStage": (of(PreActivationStage, 2, 4, 2, groups=2), MAPS),
     "DropPath": (of(DropPath, 0.25, seed=3), TOKENS),
     "PatchDropout": (of(PatchDropout, 0.5, prefix=2), TOKENS),
     "LayerScale": (of(LayerScale, 0.5), TOKENS),
@@ -109,7 +125,7 @@ def parts_of(row, dtype=None):
 def one_model_of_all():
     """A model of every row side by side, with random weights; and random inputs for it."""
     rng = np.random.default_rng(0)
-    shapes = (IMAGES, TOKENS, PATCHES)
+    shapes = (IMAGES, TOKENS, PATCHES, MAPS)
     arrays = {str(s): rng.normal(size=(2, *s)).astype("float32") for s in shapes}
     inputs = {str(s): keras.Input(s, name=str(s)) for s in shapes}
     outputs = {

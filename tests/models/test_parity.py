@@ -68,6 +68,7 @@ def check(declare, tmp_path, record_property):
         ("E19", {"include_top": False}),
         ("E21", {"classifier": "avgmax"}),
         ("E24", {}),
+        ("E50", {}),
         ("F01", {}),
         ("F02", {}),
         ("F03", {}),

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from golden_files import Golden, compare, config_of, write_checkpoint
 
+from keras_vit.layers import StandardizedConv2D
+from keras_vit.layers.stem import padded
 from keras_vit.weights import loading
 
 
@@ -57,6 +59,40 @@ def test_epsilon_is_noticed(differs, stem, epsilon):
 def test_epsilon_of_transformers_is_noticed(differs):
     assert differs("F17", "16x16", epsilon=1e-6)
     assert not differs("F17", "16x16")
+
+
+@pytest.mark.parametrize(
+    "stem, numerics",
+    [
+        ("B05", {"group_epsilon": 1e-5}),
+        ("B05", {"group_epsilon": 1e-3}),
+        ("B05", {"standardization": "timm"}),
+        ("B05", {"standardization": "bit"}),
+        ("E50", {"standardization": "bit"}),
+        ("E50", {"standardization": "google"}),
+    ],
+)
+def test_the_epsilons_of_a_stem_are_noticed(differs, stem, numerics):
+    assert differs(stem, **numerics)
+
+
+@pytest.mark.parametrize("stem", ["B05", "E50"])
+def test_the_right_epsilons_of_a_stem_are_accepted(differs, stem):
+    assert not differs(stem)
+
+
+@pytest.mark.parametrize("stem", ["B01", "B02", "B03", "B04"])
+def test_the_padding_of_a_stem_is_noticed(differs, monkeypatch, stem):
+    right = StandardizedConv2D.convolution_op
+
+    def evenly_padded(self, inputs, kernel):
+        if self.strides == (1, 1) or self.kernel_size == (1, 1):
+            return right(self, inputs, kernel)
+        monkeypatch.setattr(self, "padding", "valid")
+        return right(self, padded(inputs, self.kernel_size[0] // 2), kernel)
+
+    monkeypatch.setattr(StandardizedConv2D, "convolution_op", evenly_padded)
+    assert differs(stem)
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0)])

@@ -41,6 +41,10 @@ ROWS = {
         {"patch": 4, "stem": plain.conv_stem, "stem_stride": 2, "attention_normalization": "none",
          "attention": plain.runs((plain.self_attention, 1), (plain.re_attention, 1))}, {},
     ),
+    "hybrid": ({"patch": 1, "stem": plain.residual_stem, "stem_stride": 8, "stages": (2, 1),
+                "stem_width": 4, "groups": 2}, {}),
+    "hybrid_root": ({"patch": 4, "stem": plain.residual_stem, "stem_stride": 4, "stages": (),
+                     "stem_width": 4, "groups": 2, "tokens": (), "classifier": "gap"}, {}),
     "dropout": ({}, {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "drop_path_rate": 0.1}),
 }  # fmt: skip
 
