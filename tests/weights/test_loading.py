@@ -335,7 +335,9 @@ def test_load_into_a_nested_model(google):
 
 def test_a_model_without_an_encoder_is_refused(google):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="expected a model with one PatchEncoder. Received: 0"):
+    with pytest.raises(
+        ValueError, match="one PatchEncoder, or with one residual network. Received: 0"
+    ):
         load(model, google[1])
 
 
