@@ -24,11 +24,12 @@ _SHARED = (
 )
 
 _BACKBONE = "patch_embed.backbone."
+_ROOTS = (f"{_BACKBONE}stem.", _BACKBONE)  # the second one for a backbone without stages
 
 _TIMM = (
     *_SHARED,
-    Rule("root_conv/kernel", f"{_BACKBONE}stem.conv.weight", t.first_kernel_oihw),
-    *norm("root_norm", f"{_BACKBONE}stem.norm"),
+    *(Rule("root_conv/kernel", f"{root}conv.weight", t.first_kernel_oihw) for root in _ROOTS),
+    *(rule for root in _ROOTS for rule in norm("root_norm", f"{root}norm")),
     *residual_units(_BACKBONE),
     Rule("patch_encoder/register_tokens", "reg_token"),
     *norm("block_{i}/attention/query_norm", "blocks.{i}.attn.q_norm"),
@@ -78,10 +79,11 @@ def _common(source, grid, register_name, candidates):
 
 def _timm_structure(source, grid):
     found = _common(source, grid, "reg_token", lambda cls, reg: (cls + reg, 0))
-    if f"{_BACKBONE}stem.conv.weight" in source:
-        units = "stages.{s}.blocks.{u}.conv1.weight"
-        found["stages"] = source.stages(_BACKBONE + units, first=0)
-        found["stem_width"] = source.shape(f"{_BACKBONE}stem.conv.weight")[0]
+    for root in _ROOTS:
+        if f"{root}conv.weight" in source:
+            units = "stages.{s}.blocks.{u}.conv1.weight"
+            found["stages"] = source.stages(_BACKBONE + units, first=0)
+            found["stem_width"] = source.shape(f"{root}conv.weight")[0]
     if "blocks.0.mlp.fc1_g.weight" in source:
         found["mlp"] = source.shape("blocks.0.mlp.fc1_g.weight")[0]
     else:  # a packed gate has twice the rows that the output layer takes
