@@ -79,6 +79,14 @@ class TransformerBlock(keras.layers.Layer):
             return self._checkpointed(inputs)
         return self._forward(inputs, training)
 
+    def probabilities(self, inputs):
+        """The softmax of the attention (B, heads, N, N), before dropout and mixing; rows sum to 1.
+
+        Args:
+            inputs: tokens (B, N, D), with values: not a symbolic Keras tensor.
+        """
+        return self.attention.probabilities(self._normalized(inputs, self.attention_norm))
+
     def _forward(self, inputs, training):
         x = self._normalized(inputs, self.attention_norm)
         branch = self.attention(x, training=training)

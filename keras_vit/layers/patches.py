@@ -175,6 +175,11 @@ class PatchEncoder(keras.layers.Layer):
             self._add("row_positions", (self.grid[0], self.width // 2), normal)
             self._add("column_positions", (self.grid[1], self.width // 2), normal)
 
+    def grid_positions(self):
+        """The positions of the patches, (h, w, D) with values; None if it adds none."""
+        _, positions = self._positions(self.grid)
+        return None if positions is None else ops.reshape(positions, (*self.grid, self.width))
+
     def _add(self, name, shape, initializer):
         self.own[name] = self.add_weight(shape=shape, initializer=initializer, name=name)
 
