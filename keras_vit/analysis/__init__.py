@@ -24,3 +24,4 @@ from keras_vit.analysis.measures import class_attention_image as class_attention
 from keras_vit.analysis.measures import feature_similarity as feature_similarity
 from keras_vit.analysis.measures import head_similarity as head_similarity
 from keras_vit.analysis.measures import similar_blocks as similar_blocks
+from keras_vit.analysis.report import html_report as html_report

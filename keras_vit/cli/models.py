@@ -58,8 +58,20 @@ def add_options(parser, precision):
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default=precision,
                         help="auto is bfloat16 where the machine is faster at it "
                              f"(default: {precision})")  # fmt: skip
+
+
+def add_batch_option(parser):
+    """Adds `--batch-size`."""
     parser.add_argument("--batch-size", type=positive, default=8, metavar="N",
                         help="pictures at once (default: 8)")  # fmt: skip
+
+
+def add_naming_options(parser):
+    """Adds `--top` and the option of `class_names`."""
+    parser.add_argument("--top", type=positive, default=5, metavar="K",
+                        help="classes to name a picture (default: 5)")  # fmt: skip
+    parser.add_argument("--classes-file", metavar="FILE",
+                        help="text file with the name of one class a line")  # fmt: skip
 
 
 def open_model(args, include_top=True, pooling=None):
@@ -84,6 +96,26 @@ def open_model(args, include_top=True, pooling=None):
     options = {} if include_top else {"pooling": pooling or _pooling(args.model)}
     opened = build(args.model, args.weights, args.image_size, include_top, dtype=dtype, **options)
     return dataclasses.replace(opened, title=f"{opened.title}, {precision}")
+
+
+def class_names(args, opened):
+    """Names of the classes of an `Opened` in label order; None for those of ImageNet.
+
+    Raises:
+        ValueError: the file of `--classes-file` has another number of lines than the model classes.
+    """
+    classes = opened.model.output_shape[-1]
+    if args.classes_file:
+        names = pathlib.Path(args.classes_file).read_text(encoding="utf-8").rstrip().splitlines()
+        if len(names) != classes:
+            raise ValueError(
+                f"The file of class names must have one line a class. Received: {len(names)} "
+                f"lines in {args.classes_file} for the {classes} classes of {opened.title}."
+            )
+        return names
+    if opened.labels:
+        return opened.labels
+    return None if classes in (1000, 21843) else [f"class {k}" for k in range(classes)]
 
 
 def build(name, weights=None, size=None, include_top=True, classes=None, dtype=None, **options):

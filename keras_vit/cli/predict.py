@@ -1,7 +1,5 @@
 """`keras-vit classify` and `keras-vit embed`"""
 
-import pathlib
-
 from keras_vit.cli import files, models, pictures, terminal
 
 
@@ -10,10 +8,8 @@ def add_commands(commands):
     classify = commands.add_parser("classify", help="name what is in pictures")
     _add_images(classify)
     models.add_options(classify, precision="auto")
-    classify.add_argument("--top", type=models.positive, default=5, metavar="K",
-                          help="classes to name a picture (default: 5)")  # fmt: skip
-    classify.add_argument("--classes-file", metavar="FILE",
-                          help="text file with the name of one class a line")  # fmt: skip
+    models.add_batch_option(classify)
+    models.add_naming_options(classify)
     classify.add_argument("--json", action="store_true", help="print JSON")
     classify.set_defaults(run=_classify)
 
@@ -22,6 +18,7 @@ def add_commands(commands):
     embed.add_argument("-o", "--output", required=True, metavar="OUT.npz",
                        help="arrays `paths` (N,) and `features` (N, D)")  # fmt: skip
     models.add_options(embed, precision="float32")
+    models.add_batch_option(embed)
     embed.add_argument("--pooling", choices=("token", "avg", "map"),
                        help="what a feature is: the class token, the mean of the patches, or "
                             "attention pooling (default: token)")  # fmt: skip
@@ -39,7 +36,7 @@ def _classify(args):
 
     paths = pictures.find(args.images)
     opened = models.open_model(args)
-    names = _names(args.classes_file, opened)
+    names = models.class_names(args, opened)
     results, failures = [], []
     for path, scores in pictures.outputs(opened, paths, args.batch_size, failures):
         results.append((path, decode_predictions(scores[None], args.top, names)[0]))
@@ -65,22 +62,6 @@ def _classify(args):
             ],
         )
     return 1 if failures else 0
-
-
-def _names(classes_file, opened):
-    """Class names in label order; None for those of ImageNet."""
-    classes = opened.model.output_shape[-1]
-    if classes_file:
-        names = pathlib.Path(classes_file).read_text(encoding="utf-8").rstrip().splitlines()
-        if len(names) != classes:
-            raise ValueError(
-                f"The file of class names must have one line a class. Received: {len(names)} "
-                f"lines in {classes_file} for the {classes} classes of {opened.title}."
-            )
-        return names
-    if opened.labels:
-        return opened.labels
-    return None if classes in (1000, 21843) else [f"class {k}" for k in range(classes)]
 
 
 def _embed(args):
