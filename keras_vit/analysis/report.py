@@ -182,14 +182,24 @@ def _chart(rows, unit, top, first=1, limit=None):
 
     parts = [f'<text x="{left}" y="13">{unit}</text>']
     for value in (0, top / 2, top):
-        parts.append(f'<line class="axis" x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
-        parts.append(f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+        parts.append(
+            f'<line class="axis" x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+        )
+        parts.append(
+            f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>'
+        )
     step = math.ceil(last / 12)
     for block in blocks[::step]:
-        parts.append(f'<text x="{x(block):.1f}" y="{below + 18}" text-anchor="middle">{block}</text>')
-    parts.append(f'<text x="{(left + right) / 2}" y="{below + 38}" text-anchor="middle">block</text>')
+        parts.append(
+            f'<text x="{x(block):.1f}" y="{below + 18}" text-anchor="middle">{block}</text>'
+        )
+    parts.append(
+        f'<text x="{(left + right) / 2}" y="{below + 38}" text-anchor="middle">block</text>'
+    )
     if limit is not None:
-        parts.append(f'<line class="limit" x1="{left}" x2="{right}" y1="{y(limit):.1f}" y2="{y(limit):.1f}"/>')
+        parts.append(
+            f'<line class="limit" x1="{left}" x2="{right}" y1="{y(limit):.1f}" y2="{y(limit):.1f}"/>'
+        )
     means = [(block, np.mean(row)) for block, row in enumerate(rows, first)]
     points = " ".join(f"{x(block):.1f},{y(value):.1f}" for block, value in means)
     parts.append(f'<polyline class="curve" points="{points}"/>')

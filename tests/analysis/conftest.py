@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit.models import plain
 
-CONFIG = plain.Config(patch=8, width=16, depth=3, heads=2, mlp=32, image=(16, 24))
+CONFIG = plain.Config(patch=8, width=16, depth=2, heads=2, mlp=32, image=(16, 24))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.analysis import TokenLayout, attention_maps, iterate_attention_maps, token_layout
 from keras_vit.models import plain
 
-BASE = plain.Config(patch=8, width=16, depth=3, heads=2, mlp=32, image=(16, 24))
+BASE = plain.Config(patch=8, width=16, depth=2, heads=2, mlp=32, image=(16, 24))
 _replace = dataclasses.replace
 FAMILIES = {
     "plain": (BASE, ("class",)),
@@ -25,7 +25,7 @@ FAMILIES = {
     ),
     "stem": (_replace(BASE, patch=4, stem=plain.conv_stem, stem_stride=2), ("class",)),
     "re-attention": (
-        _replace(BASE, attention=plain.runs((plain.self_attention, 1), (plain.re_attention, 2)),
+        _replace(BASE, attention=plain.runs((plain.self_attention, 1), (plain.re_attention, 1)),
                  scale_adjustment=0.5),
         ("class",),
     ),
@@ -39,7 +39,7 @@ def test_every_family(make, images, name):
     before = model.predict_on_batch(images)
     maps = attention_maps(model, images)
     count = len(tokens) + 2 * 3
-    assert [(a.shape, a.dtype) for a in maps] == [((2, 2, count, count), "float32")] * 3
+    assert [(a.shape, a.dtype) for a in maps] == [((2, 2, count, count), "float32")] * 2
     for attention in maps:
         assert attention.min() >= 0 and attention.std() > 0.01
         np.testing.assert_allclose(attention.sum(axis=-1), 1, atol=1e-6)
@@ -66,7 +66,7 @@ def test_official_maps(declare, tmp_path, stem):
 
 
 def test_chosen_blocks_come_in_the_asked_order_and_stream_in_theirs(make, images):
-    model = make()
+    model = make(_replace(BASE, depth=3))
     every = attention_maps(model, images)
     for blocks in ([2, 0], [-1, 0, 2], []):
         found = attention_maps(model, images, blocks)
@@ -174,9 +174,9 @@ def test_two_models_in_one(make, images):
         attention_maps(keras.Model(inputs, sums, name="pair"), images)
 
 
-@pytest.mark.parametrize("index", [3, -4])
+@pytest.mark.parametrize("index", [2, -3])
 def test_blocks_out_of_range(make, images, index):
-    message = f"the model has 3 blocks. Received: {index}"
+    message = f"the model has 2 blocks. Received: {index}"
     with pytest.raises(ValueError, match=message):
         iterate_attention_maps(make(), images, [0, index])
 
