@@ -213,4 +213,6 @@ def _chart(rows, unit, top, first=1, limit=None):
         f'<circle class="now" data-block="{block}" cx="{x(block):.1f}" cy="{y(value):.1f}" r="7"/>'
         for block, value in means
     ]
-    return f'<svg viewBox="0 0 420 {below + 48}" role="img">{"".join(parts)}</svg>'
+    return (
+        f'<svg viewBox="0 0 420 {below + 48}" role="img" aria-label="{unit}">{"".join(parts)}</svg>'
+    )

@@ -166,22 +166,20 @@ def _compare(found, expected):
 
 def _draw(model, pictures, names, path):
     """The contact sheet, as a PNG."""
-    import keras
-
+    from keras_vit import analysis
     from keras_vit.cli.contact_sheet import contact_sheet
 
-    *_, before, last = (layer for layer in model.layers if "_block_" in layer.name)
-    tokens, scores = keras.Model(model.input, [before.output, model.output])(pictures.images)
-    _, attention = last(tokens, return_attention=True)  # (N, heads, 1 + 49, 1 + 49)
-    attention = keras.ops.convert_to_numpy(attention).mean(axis=1)[:, 0, 1:]
-    scores = keras.ops.convert_to_numpy(scores)
+    (attention,) = analysis.attention_maps(model, pictures.images, [-1])
+    layout = analysis.token_layout(model, pictures.images)
+    heat = analysis.class_attention_grid(attention, layout).mean(axis=1)  # over the heads
+    scores = model.predict_on_batch(pictures.images)
     captions = [
         (f"{names[row.argmax()]} {row.max():.0%}", f"truth: {names[label]}")
         for row, label in zip(scores, pictures.labels, strict=True)
     ]
     sheet = contact_sheet(
         "ViT_Mini4: prediction, and attention of the class token in the last block",
-        pictures.images, attention.reshape(-1, 7, 7), captions,
+        pictures.images, heat, captions,
     )  # fmt: skip
     with files.replacing(path) as partial:
         sheet.save(partial)

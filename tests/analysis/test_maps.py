@@ -79,6 +79,15 @@ def test_chosen_blocks_come_in_the_asked_order_and_stream_in_theirs(make, images
         np.testing.assert_array_equal(attention, every[i])
 
 
+def test_an_image_has_the_same_maps_in_any_batch(make, images):
+    model = make(_replace(BASE, attention=plain.re_attention))
+    for kind in ("softmax", "mixed"):
+        both = attention_maps(model, images, kind=kind)
+        alone = attention_maps(model, images[:1], kind=kind)
+        for one, two in zip(alone, both, strict=True):
+            np.testing.assert_allclose(one, two[:1], atol=1e-5)
+
+
 def test_a_dynamic_size(make, images):
     fixed, dynamic = make(), make(input_shape=(None, None, 3))
     larger = np.random.default_rng(3).uniform(0, 255, (1, 32, 40, 3))

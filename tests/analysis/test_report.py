@@ -51,6 +51,14 @@ def test_blocks_that_are_alike_are_counted(make, images):
     assert "here 2 of the 3 do" in " ".join(html_report(model, images[0], title="model").split())
 
 
+def test_the_size_of_a_page(make):
+    config = _replace(BASE, patch=16, heads=12, width=12, image=(224, 224))
+    noise = np.random.default_rng(0).uniform(0, 255, (224, 224, 3))
+    page = html_report(make(_replace(config, depth=2)), noise, title="as ViT-B/16")
+    maps = 10 * 12 * 196 * 4 / 3  # of the ten other blocks
+    assert len(page) + maps < 2_000_000
+
+
 def test_errors_are_those_of_the_maps(make, images):
     with pytest.raises(ValueError, match="Received: images.shape=.1, 2, 16, 24, 3."):
         html_report(make(), images, title="model")
