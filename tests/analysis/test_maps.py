@@ -24,6 +24,11 @@ FAMILIES = {
         _replace(BASE, layer_scale=0.5, feed_forward=plain.swiglu), ("class",)
     ),
     "stem": (_replace(BASE, patch=4, stem=plain.conv_stem, stem_stride=2), ("class",)),
+    "hybrid": (
+        _replace(BASE, patch=1, stem=plain.residual_stem, stem_stride=8, stages=(1, 1),
+                 stem_width=8, groups=4),
+        ("class",),
+    ),
     "re-attention": (
         _replace(BASE, attention=plain.runs((plain.self_attention, 1), (plain.re_attention, 1)),
                  scale_adjustment=0.5),
@@ -47,7 +52,9 @@ def test_every_family(make, images, name):
     assert token_layout(model, images) == TokenLayout((16, 24), (2, 3), tokens)
 
 
-@pytest.mark.parametrize("stem", ["A01", "A03", "D01", "D02", "D04", "D05", "D06", "D07"])
+@pytest.mark.parametrize(
+    "stem", ["A01", "A03", "B02", "B03", "D01", "D02", "D04", "D05", "D06", "D07"]
+)
 def test_official_maps(declare, tmp_path, stem):
     golden = Golden(stem)
     path = write_checkpoint(tmp_path / "weights.npz", golden.weights)
