@@ -155,7 +155,7 @@ def rand_augment_changes(magnitude):
     """
     layers, m = keras.layers, magnitude / 10
     low, high = max(0.0, 1 - 0.9 * m), 1 + 0.9 * m
-    shift, shear = min(1.0, 0.45 * m), min(1.0, 0.3 * m)
+    shift, shear, bits = min(1.0, 0.45 * m), min(1.0, 0.3 * m), max(1, 8 - round(4 * m))
     edge = {"fill_mode": "constant", "fill_value": _GREY}
     return [
         _change(layers.RandomRotation, m * 30 / 360, **edge),
@@ -165,9 +165,10 @@ def rand_augment_changes(magnitude):
         _change(layers.RandomTranslation, (-shift, shift), 0.0, **edge),
         _change(layers.RandomBrightness, shift),
         _change(layers.RandomContrast, (1 - low, high - 1)),
-        _change(layers.RandomSaturation, (low / (1 + low), high / (1 + high))),
+        # It clips the saturation to `value_range`, and that runs from 0 to 1 for any pixels.
+        _change(layers.RandomSaturation, (low / (1 + low), high / (1 + high)), value_range=(0, 1)),
         _change(layers.RandomSharpness, (low / 2, min(1.0, high / 2))),
-        _change(layers.RandomPosterization, max(1, 8 - round(0.4 * magnitude))),
+        _change(layers.RandomPosterization, (bits, bits)),
         _change(layers.Solarization, threshold_factor=1.0),
         _change(layers.RandomInvert, (1.0, 1.0)),
         _change(layers.AutoContrast),
@@ -234,10 +235,16 @@ def _rand_augment(count, magnitude):
         kinds = tf.random.stateless_uniform(shape, seeds.next(), 0, len(changes), tf.int32)
         own = tf.random.stateless_uniform([*shape, 2], seeds.next(), None, None, tf.int32)
 
+        @functools.partial(
+            tf.function, autograph=False
+        )  # so that it is traced once, not `count` times
+        def changed_once(image, kind, seed):
+            branches = [functools.partial(one, image, _Seeds(seed)) for one in changes]
+            return tf.switch_case(kind, branches)
+
         def changed(image, kinds, own):
             for k in range(count):
-                branches = [functools.partial(one, image, _Seeds(own[k])) for one in changes]
-                image = tf.switch_case(kinds[k], branches)
+                image = changed_once(image, kinds[k], own[k])
             return image
 
         rows = (tf.cast(images, "float32"), kinds, own)

@@ -51,40 +51,21 @@ def training_dataset(
     Raises:
         ValueError: a number outside these ranges, less than a batch, or no TensorFlow.
     """
-    tf = _tensorflow()
-    augmentation = Augmentation() if augmentation is None else augmentation
+    tf = tensorflow()
     steps_per_epoch(samples, batch_size, drop_remainder)
-    pictures = PictureCache(_bytes(cache))
-
-    def load(index, epoch):
-        image = pictures.get(index, lambda: samples.load(index))
-        return augmentation.cut(image, recipe, np.random.default_rng([seed, epoch, index]))
+    make = batch_maker(samples, recipe, augmentation, seed, one_hot, cache, threads)
 
     def order(epoch):
         return np.random.default_rng([seed, epoch]).permutation(len(samples))
 
-    def batches(epoch):
+    def numbers(epoch):
         indices = tf.numpy_function(order, [epoch], tf.int64, stateful=False)
         indices = tf.ensure_shape(indices, [len(samples)])
-        numbered = tf.data.Dataset.from_tensor_slices(indices).batch(batch_size, drop_remainder)
-        return numbered.enumerate().map(lambda batch, indices: (epoch, batch, indices))
+        batches = tf.data.Dataset.from_tensor_slices(indices).batch(batch_size, drop_remainder)
+        return batches.enumerate().map(lambda batch, indices: (epoch, batch, indices))
 
-    def batch_seed(epoch, batch):
-        return np.random.SeedSequence([seed, epoch, batch]).generate_state(2).view("int32")
-
-    read = _reader(tf, samples, recipe, load, threads)
-    change = augmentation.batch_function()
-
-    @tf.autograph.experimental.do_not_convert
-    def make(epoch, batch, indices):
-        images, labels = read(indices, epoch)
-        if one_hot or augmentation.mixes:
-            labels = tf.one_hot(labels, len(samples.class_names))
-        start = tf.numpy_function(batch_seed, [epoch, batch], tf.int32, stateful=False)
-        return change(images, labels, tf.ensure_shape(start, [2]))
-
-    numbers = tf.data.Dataset.range(epoch, np.iinfo("int64").max).flat_map(batches)
-    return numbers.map(make, num_parallel_calls=_READY).prefetch(_READY)
+    endless = tf.data.Dataset.range(epoch, np.iinfo("int64").max).flat_map(numbers)
+    return endless.map(make, num_parallel_calls=_READY).prefetch(_READY)
 
 
 def evaluation_dataset(samples, recipe, batch_size, *, one_hot=False, cache=0.0, threads=None):
@@ -105,7 +86,7 @@ def evaluation_dataset(samples, recipe, batch_size, *, one_hot=False, cache=0.0,
     Raises:
         ValueError: a number outside these ranges, or no TensorFlow.
     """
-    tf = _tensorflow()
+    tf = tensorflow()
     steps_per_epoch(samples, batch_size)
     pictures = PictureCache(_bytes(cache))
 
@@ -139,6 +120,41 @@ def steps_per_epoch(samples, batch_size, drop_remainder=False):
     return steps
 
 
+def batch_maker(samples, recipe, augmentation=None, seed=0, one_hot=False, cache=0.0, threads=None):
+    """What `training_dataset` does with the numbers of a batch.
+
+    Args:
+        samples, recipe, augmentation, seed, one_hot, cache, threads: as there.
+
+    Returns:
+        A function for `tf.data.Dataset.map`: epoch, number of the batch, int64 indices (B,) ->
+        images (B, h, w, 3), labels.
+    """
+    tf = tensorflow()
+    augmentation = Augmentation() if augmentation is None else augmentation
+    change = augmentation.batch_function()
+    pictures = PictureCache(_bytes(cache))
+
+    def load(index, epoch):
+        image = pictures.get(index, lambda: samples.load(index))
+        return augmentation.cut(image, recipe, np.random.default_rng([seed, epoch, index]))
+
+    def batch_seed(epoch, batch):
+        return np.random.SeedSequence([seed, epoch, batch]).generate_state(2).view("int32")
+
+    read = _reader(tf, samples, recipe, load, threads)
+
+    @tf.autograph.experimental.do_not_convert
+    def make(epoch, batch, indices):
+        images, labels = read(indices, epoch)
+        if one_hot or augmentation.mixes:
+            labels = tf.one_hot(labels, len(samples.class_names))
+        start = tf.numpy_function(batch_seed, [epoch, batch], tf.int32, stateful=False)
+        return change(images, labels, tf.ensure_shape(start, [2]))
+
+    return make
+
+
 def _reader(tf, samples, recipe, load, threads):
     """A function of tensors: indices (B,) and the epoch -> images (B, h, w, 3), labels (B,)."""
     pool = concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count())
@@ -164,7 +180,12 @@ def _bytes(share):
     return int(share * free_memory())
 
 
-def _tensorflow():
+def tensorflow():
+    """The TensorFlow module, kept off the GPUs if it is not the backend of Keras.
+
+    Raises:
+        ValueError: it is not installed.
+    """
     try:
         import tensorflow as tf
     except ImportError as error:
