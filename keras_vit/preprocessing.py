@@ -2,7 +2,9 @@
 
 import functools
 import importlib.resources
+import json
 import math
+import pathlib
 import warnings
 from dataclasses import dataclass
 
@@ -253,6 +255,21 @@ def class_names(dataset):
     """
     _check_choice("dataset", dataset, _NAME_FILES)
     return list(_read_class_names(dataset))
+
+
+def class_names_beside(path):
+    """The class names in the `classes.json` beside a model file, as a run of fine-tuning writes it.
+
+    Args:
+        path: of the model file.
+
+    Returns:
+        tuple of str in label order; None if there is no such file.
+    """
+    file = pathlib.Path(path).parent / "classes.json"
+    if not pathlib.Path(path).is_file() or not file.exists():
+        return None
+    return tuple(json.loads(file.read_text(encoding="utf-8")))
 
 
 def decode_predictions(predictions, top=5, names=None):

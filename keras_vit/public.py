@@ -1,7 +1,9 @@
 """The public names of the package."""
 
 from keras_vit import analysis as analysis
+from keras_vit import distribution as distribution
 from keras_vit import layers as layers
+from keras_vit import training as training
 from keras_vit import weights as weights
 from keras_vit.features import feature_extractor as feature_extractor
 from keras_vit.images import load_image as load_image

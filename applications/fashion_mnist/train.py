@@ -47,18 +47,19 @@ class TrainingBatches(keras.utils.PyDataset):
     A batch: uint8 images (B, 28, 28, 3) and one-hot labels (B, 10).
     """
 
-    def __init__(self, images, labels, seed):
+    def __init__(self, images, labels, seed, batch=BATCH):
         super().__init__()
         self.images = images
         self.labels = labels
+        self.batch = batch
         self.random = np.random.default_rng(seed)
         self.on_epoch_end()
 
     def __len__(self):
-        return len(self.images) // BATCH  # whole batches only: one shape, compiled once
+        return len(self.images) // self.batch  # whole batches only: one shape, compiled once
 
     def __getitem__(self, index):
-        chosen = self.order[index * BATCH : (index + 1) * BATCH]
+        chosen = self.order[index * self.batch : (index + 1) * self.batch]
         return to_rgb(self._augmented(self.images[chosen])), np.eye(CLASSES, dtype="float32")[
             self.labels[chosen]
         ]
@@ -139,15 +140,16 @@ class EndPatchDropout(keras.callbacks.Callback):
 class HistoryFile(keras.callbacks.Callback):
     """Appends a row to a CSV file after every epoch; the loss and accuracy are those of training."""
 
-    def __init__(self, path):
+    def __init__(self, path, clock=time.perf_counter):
         super().__init__()
         self.path = path
+        self.clock = clock
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.start = time.perf_counter()
+        self.start = self.clock()
 
     def on_epoch_end(self, epoch, logs=None):
-        seconds = time.perf_counter() - self.start
+        seconds = self.clock() - self.start
         if epoch == 0:
             self.path.write_text("epoch,loss,accuracy,seconds\n")
         with self.path.open("a") as file:

@@ -189,11 +189,30 @@ def _open_file(args, include_top, pooling):
         )
     import keras
 
+    from keras_vit import preprocessing
+
     try:
         model = keras.models.load_model(args.model, compile=False)
     except (TypeError, KeyError) as error:
         raise ValueError(f"Cannot load {args.model}: {error}") from error
-    return Opened(model if include_top else _before_head(model), args.model)
+    labels = preprocessing.class_names_beside(args.model)
+    if labels and len(labels) != model.output_shape[-1]:
+        raise ValueError(
+            f"The classes.json beside {args.model} is of another model. Received: {len(labels)} "
+            f"names for {model.output_shape[-1]} classes."
+        )
+    return Opened(model if include_top else _before_head(model), args.model, labels)
+
+
+def label_names(opened):
+    """Names by which pictures are labelled: those of the weights, or WordNet's; None if unknown."""
+    from keras_vit import preprocessing
+
+    if opened.labels:
+        return opened.labels
+    if opened.model.output_shape[-1] == 1000:
+        return tuple(identifier for identifier, _ in preprocessing.class_names("imagenet"))
+    return None
 
 
 def _before_head(model):

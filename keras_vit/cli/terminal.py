@@ -42,6 +42,11 @@ def write(text):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def tell(line):
+    """One line of text to stdout."""
+    write(line + "\n")
+
+
 def write_json(value):
     """A value as JSON to stdout."""
     write(json.dumps(value, indent=2) + "\n")

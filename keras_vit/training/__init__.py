@@ -1,12 +1,30 @@
-"""Training: labelled pictures, their batches and their augmentation."""
+"""Training: labelled pictures, recipes, what is trained, and how good it is."""
 
 from keras_vit.training.augmentation import Augmentation as Augmentation
+from keras_vit.training.distillation import Distiller as Distiller
+from keras_vit.training.evaluation import Evaluation as Evaluation
+from keras_vit.training.evaluation import evaluate as evaluate
+from keras_vit.training.evaluation import logits_of as logits_of
+from keras_vit.training.fine_tuning import Settings as Settings
+from keras_vit.training.fine_tuning import finetune as finetune
 from keras_vit.training.opening import list_splits as list_splits
 from keras_vit.training.opening import open_samples as open_samples
+from keras_vit.training.optimization import add_lora as add_lora
+from keras_vit.training.optimization import freeze as freeze
+from keras_vit.training.optimization import merge_lora as merge_lora
+from keras_vit.training.optimization import optimizer_for as optimizer_for
+from keras_vit.training.optimization import train_head_only as train_head_only
 from keras_vit.training.pipeline import evaluation_dataset as evaluation_dataset
 from keras_vit.training.pipeline import steps_per_epoch as steps_per_epoch
 from keras_vit.training.pipeline import training_dataset as training_dataset
 from keras_vit.training.preview import preview as preview
+from keras_vit.training.probes import features_of as features_of
+from keras_vit.training.probes import linear_probe as linear_probe
+from keras_vit.training.probes import nearest_neighbours as nearest_neighbours
+from keras_vit.training.probes import ridge_classifier as ridge_classifier
+from keras_vit.training.recipes import RECIPES as RECIPES
+from keras_vit.training.recipes import TrainingRecipe as TrainingRecipe
+from keras_vit.training.recipes import get_recipe as get_recipe
 from keras_vit.training.samples import Check as Check
 from keras_vit.training.samples import Samples as Samples
 from keras_vit.training.samples import check_samples as check_samples

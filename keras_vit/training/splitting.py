@@ -1,12 +1,11 @@
 """Dividing labelled pictures, the same way every time."""
 
 import json
-import os
 import pathlib
-import secrets
 
 import numpy as np
 
+from keras_vit.files import write_json
 from keras_vit.training.samples import listed, listed_names
 
 
@@ -84,13 +83,7 @@ def save_split(path, training, validation):
         "training": training.names,
         "validation": validation.names,
     }
-    path = pathlib.Path(path)
-    partial = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
-    try:
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_json(path, content)
 
 
 def load_split(path, samples):

@@ -1,0 +1,109 @@
+"""Draws the figure of the study and writes its table, from the runs that are done.
+
+    python applications/deepvit_collapse/report.py
+
+Reads runs.csv and similarity.csv of --results; writes similarity.png and table.md beside them.
+"""
+
+import argparse
+import os
+import pathlib
+
+import numpy as np
+from study import ATTENTIONS, RESULTS, read_rows
+
+from keras_vit import analysis
+
+THRESHOLD = 0.9
+PAPER = {  # Zhou et al. 2021, table 4: ImageNet top-1, number of similar blocks
+    ("plain", 16): (78.88, 5), ("plain", 24): (79.35, 11), ("plain", 32): (79.27, 15),
+    ("re-attention", 16): (79.10, 0), ("re-attention", 24): (79.99, 0),
+    ("re-attention", 32): (80.90, 0),
+}  # fmt: skip
+
+
+def read_runs(results):
+    """The runs, each with its similarity as an array (depth, depth)."""
+    runs = read_rows(results / "runs.csv")
+    for run in runs:
+        run["similarity"] = np.eye(int(run["depth"]))
+    by_key = {(run["attention"], run["depth"], run["seed"]): run for run in runs}
+    for row in read_rows(results / "similarity.csv"):
+        run = by_key.get((row["attention"], row["depth"], row["seed"]))
+        if run:
+            p, q = int(row["block"]), int(row["other_block"])
+            run["similarity"][p, q] = run["similarity"][q, p] = float(row["cosine"])
+    return runs
+
+
+def table(runs):
+    """A row for every attention and depth, the mean over its seeds, as Markdown."""
+    lines = [
+        "| attention | depth | seeds | test accuracy, % | blocks like the one before | "
+        "mean cosine of neighbours | parameters | CPU seconds | paper: ImageNet top-1 | paper: similar blocks |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for attention in ATTENTIONS:
+        depths = sorted({int(run["depth"]) for run in runs if run["attention"] == attention})
+        for depth in depths:
+            group = [r for r in runs if (r["attention"], int(r["depth"])) == (attention, depth)]
+            accuracy = [100 * float(run["test_accuracy"]) for run in group]
+            counts = [analysis.similar_blocks(run["similarity"], THRESHOLD).count for run in group]
+            cosines = [np.diagonal(run["similarity"], 1).mean() for run in group]
+            top1, similar = PAPER.get((attention, depth), ("", ""))
+            lines.append(
+                f"| {attention} | {depth} | {len(group)} | {_several(accuracy, '.2f')} | "
+                f"{_several(counts, 'd')} | {_several(cosines, '.2f')} | "
+                f"{int(group[0]['parameters']):,} | "
+                f"{_several([int(run['cpu_seconds']) for run in group], ',d')} | {top1} | {similar} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _several(values, form):
+    return ", ".join(format(value, form) for value in values)
+
+
+def figure(runs):
+    """Similarity of every block with the one before, a panel for each attention."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(11, 4), layout="constrained")
+    depths = sorted({int(run["depth"]) for run in runs})
+    for axes, attention in zip(drawn.subplots(1, 2, sharey=True), ATTENTIONS, strict=True):
+        for run in runs:
+            if run["attention"] == attention:
+                depth = int(run["depth"])
+                axes.plot(
+                    range(2, depth + 1), np.diagonal(run["similarity"], 1), marker=".",
+                    color=f"C{depths.index(depth)}",
+                    linestyle="-" if run["seed"] == "0" else "--",
+                    label=f"{depth} blocks, seed {run['seed']}",
+                )  # fmt: skip
+        axes.axhline(THRESHOLD, color="grey", linestyle=":")
+        axes.set(title=attention, xlabel="block", ylim=(-0.05, 1.02))
+        axes.grid(alpha=0.3)
+        if axes.lines[1:]:
+            axes.legend(fontsize="small")
+    drawn.axes[0].set_ylabel("cosine with the attention of the block before")
+    return drawn
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    args = parser.parse_args(argv)
+    runs = read_runs(args.results)
+    if not runs:
+        parser.error(f"there is no finished run in {args.results}")
+    partial = args.results / "partial.png"
+    figure(runs).savefig(partial, dpi=120)
+    os.replace(partial, args.results / "similarity.png")
+    (args.results / "table.md").write_text(table(runs))
+    print(table(runs), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.training.callbacks import read_history
+from keras_vit.training.fine_tuning import Settings, finetune
+
+COLOURS = ("red", "green", "blue")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Three classes of 24x24 pictures: which colour they are."""
+    folder = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for channel, colour in enumerate(COLOURS):
+        (folder / colour).mkdir()
+        for k in range(12):
+            image = random.integers(0, 90, (24, 24, 3)).astype("uint8")
+            image[..., channel] += 150
+            Image.fromarray(image).save(folder / colour / f"{k}.png")
+    (folder / "notes.txt").write_text("not a picture")
+    return folder
+
+
+def settings(pictures, **changes):
+    return Settings(
+        **{
+            "data": str(pictures), "model": "Tiny", "recipe": "vit-finetune", "epochs": 3,
+            "batch_size": 8, "validation_share": 0.25, "learning_rate": 0.1, **changes,
+        }
+    )  # fmt: skip
+
+
+def quietly(line):
+    pass
+
+
+def test_a_run_writes_what_it_says(tiny, pictures, tmp_path):
+    lines = []
+    evaluation = finetune(settings(pictures), tmp_path / "run", say=lines.append, verbose=0)
+    run = tmp_path / "run"
+    assert {path.name for path in run.iterdir()} == {
+        "config.json", "classes.json", "split.json", "history.csv", "best.keras", "last.npz",
+        "tensorboard", "curves.png", "metrics.json", "confusion.csv", "confusion.png",
+    }  # fmt: skip
+    assert json.loads((run / "classes.json").read_text()) == sorted(COLOURS)
+    assert len(evaluation.labels) == 9
+    rows = read_history(run / "history.csv")
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert evaluation.top(1) == pytest.approx(max(row["val_accuracy"] for row in rows), abs=1e-6)
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    plan = "\n".join(lines)
+    assert "3 classes (" in plan and "27 to train, 9 to validate" in plan
+    assert "left out, not in the folder of a class" in plan and "notes.txt" in plan
+    assert Image.open(run / "curves.png").size[0] > 500
+    model = keras.models.load_model(run / "best.keras", compile=False)
+    assert model.output_shape == (None, 3)
+
+
+def test_a_second_run_in_the_same_folder_is_refused(tiny, pictures, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="run in .* already. Go on with it by --resume"):
+        finetune(settings(pictures), tmp_path, say=quietly, verbose=0)
+
+
+def test_resume_needs_a_run_and_its_own_settings(tiny, pictures, tmp_path):
+    with pytest.raises(ValueError, match="no run to resume"):
+        finetune(None, tmp_path, resume=True, say=quietly)
+    stored = dataclasses.asdict(settings(pictures))
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match="batch_size=4 .the run has 8"):
+        finetune(settings(pictures, batch_size=4), tmp_path, resume=True, say=quietly)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"recipe": "adam"}, "recipe='adam'.*vit-finetune.*knn"),
+        ({"precision": "half"}, "precision='half'"),
+        ({"steps": 5}, "epochs=3, steps=5"),
+        ({"validation_share": 1.0}, "validation_share=1.0"),
+    ],
+)
+def test_settings_out_of_range(pictures, change, text):
+    with pytest.raises(ValueError, match=text):
+        settings(pictures, **change)
+
+
+def test_diverged_training_is_an_error(tiny, pictures, tmp_path):
+    with pytest.raises(ValueError, match="no longer a number"):
+        finetune(settings(pictures, learning_rate=1e38), tmp_path / "run", say=quietly, verbose=0)
+
+
+def test_steps_instead_of_epochs(tiny, pictures, tmp_path):
+    finetune(settings(pictures, epochs=None, steps=4), tmp_path / "run", say=quietly, verbose=0)
+    assert len(read_history(tmp_path / "run" / "history.csv")) == 2  # of 2 steps each
+
+
+@pytest.mark.parametrize("recipe", ["few-shot", "linear-probe", "knn"])
+def test_probes(tiny, pictures, tmp_path, recipe):
+    run = tmp_path / "run"
+    evaluation = finetune(settings(pictures, recipe=recipe), run, say=quietly)
+    assert evaluation.top(1) > 0.6
+    assert (run / "metrics.json").exists() and (run / "confusion.png").exists()
+    assert (run / "best.keras").exists() == (recipe != "knn")
+
+
+def test_a_run_starts_from_another_one_at_a_higher_resolution(tiny, pictures, tmp_path):
+    first = settings(pictures, recipe="few-shot")
+    finetune(first, tmp_path / "first", say=quietly)
+    higher = settings(
+        pictures, weights=str(tmp_path / "first" / "best.keras"), image_size=(48, 32),
+        learning_rate=1e-4, epochs=1,
+    )  # fmt: skip
+    finetune(higher, tmp_path / "second", say=quietly, verbose=0)
+    first_head, head = (
+        keras.models.load_model(tmp_path / run / "best.keras", compile=False).layers[-2]
+        for run in ("first", "second")
+    )
+    # The classes are the same ones, so the head goes on from where it was.
+    np.testing.assert_allclose(head.kernel, first_head.kernel, atol=0.05)
+
+
+PROGRAM = """
+import os, sys
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from keras_vit import registry
+from keras_vit.models import plain
+config = plain.Config(patch=8, width=16, depth=2, heads=2, mlp=32, image=(32, 32))
+registry.variant("Tiny", config, plain.build, parameters=7898, classes=10)
+from keras_vit.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_killed_run_resumes_to_the_same_weights(pictures, tmp_path):
+    arguments = [
+        "--data", str(pictures), "--model", "Tiny", "--weights", "none", "--epochs", "4",
+        "--batch-size", "8",
+    ]  # fmt: skip
+
+    def start(run, *arguments):
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "finetune", "--out", str(tmp_path / run), *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=pathlib.Path(__file__).parents[2],
+        )  # fmt: skip
+
+    def finish(process):
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        return output
+
+    whole = start("whole", *arguments)
+    killed = start("killed", *arguments)
+    state = tmp_path / "killed" / "last.npz"
+    deadline = time.monotonic() + 300
+    while not state.exists() and killed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    finish(whole)
+    assert "epochs" in finish(start("killed", "--resume"))
+    with np.load(tmp_path / "whole" / "last.npz") as a, np.load(state) as b:
+        assert int(a["epoch"]) == int(b["epoch"]) == 4
+        assert a["names"].tolist() == b["names"].tolist()
+        for key in a.files:
+            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+    histories = [read_history(tmp_path / run / "history.csv") for run in ("whole", "killed")]
+    for row, other in zip(*histories, strict=True):
+        assert {**row, "seconds": 0} == pytest.approx({**other, "seconds": 0})
