@@ -63,7 +63,8 @@ def test_a_run_writes_what_it_says(tiny, pictures, tmp_path):
     plan = "\n".join(lines)
     assert "3 classes (" in plan and "27 to train, 9 to validate" in plan
     assert "left out, not in the folder of a class" in plan and "notes.txt" in plan
-    assert Image.open(run / "curves.png").size[0] > 500
+    with Image.open(run / "curves.png") as curves:
+        assert curves.size[0] > 500
     model = keras.models.load_model(run / "best.keras", compile=False)
     assert model.output_shape == (None, 3)
 
