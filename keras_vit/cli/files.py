@@ -1,10 +1,8 @@
-"""Writing files whole or not at all."""
+"""Files that a command writes."""
 
-import contextlib
-import os
 import pathlib
-import secrets
-import shutil
+
+from keras_vit.files import replacing as replacing
 
 
 def check_target(path, suffixes, force=True):
@@ -31,23 +29,3 @@ def check_target(path, suffixes, force=True):
     if path.exists() and not force:
         raise ValueError(f"The output exists already: '{path}'. Pass --force to replace it.")
     return path
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """Gives a temporary path beside `path`, with the same suffix, which replaces it in the end.
-
-    Whatever goes wrong before that leaves `path`, a file or a folder, as it was.
-    """
-    path = pathlib.Path(path)
-    partial = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
-    try:
-        yield partial
-        if path.is_dir():
-            shutil.rmtree(path)
-        os.replace(partial, path)
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        else:
-            partial.unlink(missing_ok=True)
