@@ -38,6 +38,7 @@ def pictures(files, recipe, max_pixels=MAX_PIXELS):
     """
     import tensorflow as tf
 
+    @tf.autograph.experimental.do_not_convert
     def picture(index, file):
         pixels, status = tf.cond(
             _is_too_large(file, max_pixels),
@@ -119,7 +120,8 @@ def orientation(file):
 def prepared(image, recipe):
     """`keras_vit.prepare` in a graph.
 
-    As Pillow does, width first, each direction rounded to whole grey levels.
+    As Pillow does, width first, each direction rounded to whole grey levels. (Pillow 13 starts with
+    the height where that shrinks much more, which only "squash" can ask for.)
 
     Args:
         image: uint8 tensor (H, W, 3).

@@ -46,7 +46,7 @@ def saved_model(
     check_backend()
     recipe = check_model(model)
     labels = labels_of(model, classes)
-    folder = _version_folder(pathlib.Path(path), version)
+    folder = next_folder(pathlib.Path(path), version)
     folder.parent.mkdir(parents=True, exist_ok=True)
     import tensorflow as tf
 
@@ -122,7 +122,8 @@ def versions(path):
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def _version_folder(path, version):
+def next_folder(path, version):
+    """The folder of a version, which does not exist yet; `version` None for the next one."""
     if version is None:
         return path / str(max(versions(path), default=0) + 1)
     if not isinstance(version, int) or version < 1:

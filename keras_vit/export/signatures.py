@@ -21,7 +21,7 @@ def outputs_of(model):
         dense layer or in an activation after one; "probabilities" alone if that layer holds the
         softmax itself; "features" of any other model.
     """
-    last, output = model.layers[-1], model.output
+    last, output = model.layers[-1], model.outputs[0]
     if isinstance(last, keras.layers.Activation) and isinstance(
         model.layers[-2], keras.layers.Dense
     ):
@@ -33,7 +33,7 @@ def outputs_of(model):
         outputs = {"logits": output, "probabilities": softmax(output)}
     else:
         outputs = {"probabilities": output}
-    return keras.Model(model.input, outputs, name=model.name)
+    return keras.Model(model.inputs[0], outputs, name=model.name)
 
 
 def functions(model, labels, jit_compile, max_pixels):
@@ -97,14 +97,16 @@ def _graph(function, images, jit_compile):
     """One graph for all signatures that compute it."""
     import tensorflow as tf
 
-    return tf.function(function, input_signature=[images], jit_compile=jit_compile or None)
+    return tf.function(
+        function, input_signature=[images], jit_compile=jit_compile or None, autograph=False
+    )
 
 
 def _signature(function, spec):
     import tensorflow as tf
 
     # The name of the argument is that of the input.
-    return tf.function(function).get_concrete_function(**{spec.name: spec})
+    return tf.function(function, autograph=False).get_concrete_function(**{spec.name: spec})
 
 
 def _float32(outputs):
@@ -138,11 +140,11 @@ def _features(model):
     tokens = feature_extractor(model, [-1], normalize=not after_pooling, layout="tokens")
     (tokens,) = tokens.outputs
     head = next((x for x in model.layers if isinstance(x, keras.layers.Dense)), None)
-    pooled = head.input if head is not None else model.output
+    pooled = head.input if head is not None else model.outputs[0]
     outputs = {"tokens": tokens}
     if len(pooled.shape) == 2:
         outputs["pooled"] = pooled
-    inner = keras.Model(model.input, outputs)
+    inner = keras.Model(model.inputs[0], outputs)
     return lambda images: inner(images, training=False)
 
 
@@ -151,7 +153,7 @@ def _attention(model, blocks, encoder):
     import tensorflow as tf
 
     patches = next(layer for layer in model.layers if isinstance(layer, Patches))
-    to_tokens = keras.Model(model.input, [blocks[0].input, patches.input])
+    to_tokens = keras.Model(model.inputs[0], [blocks[0].input, patches.input])
 
     def attention(images):
         x, cut = to_tokens(images, training=False)
