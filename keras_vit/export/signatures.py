@@ -36,6 +36,18 @@ def outputs_of(model):
     return keras.Model(model.inputs[0], outputs, name=model.name)
 
 
+def prediction(model, jit_compile=False):
+    """The model as a TensorFlow function of images, float32 (B, H, W, 3), to float32 named outputs.
+
+    Its graph is made once, for all signatures that compute it.
+    """
+    import tensorflow as tf
+
+    named = outputs_of(model)
+    images = tf.TensorSpec((None, *model.input_shape[1:3], 3), tf.float32, "images")
+    return _graph(lambda images: _float32(named(images, training=False)), images, jit_compile)
+
+
 def functions(model, labels, jit_compile, max_pixels):
     """The signatures that a model can have.
 
@@ -60,13 +72,11 @@ def functions(model, labels, jit_compile, max_pixels):
     """
     import tensorflow as tf
 
-    size = model.input_shape[1:3]
-    images = tf.TensorSpec((None, *size, 3), tf.float32, "images")
-    named = outputs_of(model)
-    predict = _graph(lambda x: named(x, training=False), images, jit_compile)
+    predict = prediction(model, jit_compile)
+    (images,) = predict.input_signature
 
     def serve(images):
-        return _float32(predict(tf.cast(images, tf.float32)))
+        return predict(tf.cast(images, tf.float32))
 
     def serve_bytes(image_bytes):
         pixels, status = decoding.pictures(image_bytes, recipe_of(model), max_pixels)
@@ -94,7 +104,6 @@ def functions(model, labels, jit_compile, max_pixels):
 
 
 def _graph(function, images, jit_compile):
-    """One graph for all signatures that compute it."""
     import tensorflow as tf
 
     return tf.function(
