@@ -1,5 +1,6 @@
 """The public names of the package."""
 
+from keras_vit import export as export
 from keras_vit import layers as layers
 from keras_vit import weights as weights
 from keras_vit.features import feature_extractor as feature_extractor

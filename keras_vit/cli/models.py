@@ -148,13 +148,24 @@ def _open_file(args, include_top, pooling):
             "A .keras file has its own weights, image size, pooling and precision. Received: --model "
             f"{args.model} with one of --weights, --image-size, --pooling, --precision bfloat16."
         )
+    opened = open_file(args.model)
+    if include_top:
+        return opened
+    return dataclasses.replace(opened, model=_before_head(opened.model))
+
+
+def open_file(path):
+    """The model of a .keras file, as an `Opened`.
+
+    Raises:
+        ValueError: it cannot be loaded.
+    """
     import keras
 
     try:
-        model = keras.models.load_model(args.model, compile=False)
+        return Opened(keras.models.load_model(path, compile=False), path)
     except (TypeError, KeyError) as error:
-        raise ValueError(f"Cannot load {args.model}: {error}") from error
-    return Opened(model if include_top else _before_head(model), args.model)
+        raise ValueError(f"Cannot load {path}: {error}") from error
 
 
 def _before_head(model):

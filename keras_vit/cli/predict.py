@@ -39,7 +39,7 @@ def _classify(args):
 
     paths = pictures.find(args.images)
     opened = models.open_model(args)
-    names = _names(args.classes_file, opened)
+    names = class_names(args.classes_file, opened)
     results, failures = [], []
     for path, scores in pictures.outputs(opened, paths, args.batch_size, failures):
         results.append((path, decode_predictions(scores[None], args.top, names)[0]))
@@ -67,7 +67,7 @@ def _classify(args):
     return 1 if failures else 0
 
 
-def _names(classes_file, opened):
+def class_names(classes_file, opened):
     """Class names in label order; None for those of ImageNet."""
     classes = opened.model.output_shape[-1]
     if classes_file:

@@ -85,7 +85,9 @@ def _calibration(folder, recipe):
     """Pictures spread over the folder, each float32 (1, H, W, 3)."""
     paths, _ = find_images(folder)
     if not paths:
-        raise ValueError(f"There is no picture to calibrate with. Received: calibration='{folder}'.")
+        raise ValueError(
+            f"There is no picture to calibrate with. Received: calibration='{folder}'."
+        )
     chosen = np.linspace(0, len(paths) - 1, min(len(paths), CALIBRATION_PICTURES)).astype(int)
     pictures = [prepare(load_image(pathlib.Path(paths[k])), recipe) for k in chosen]
     return [picture[None].astype("float32") for picture in pictures]
