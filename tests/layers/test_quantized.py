@@ -34,28 +34,31 @@ def test_every_family_is_the_same_after_a_reload(name, options, tmp_path):
     images = np.random.default_rng(0).uniform(0, 255, (2, *config.image, 3))
     model.quantize("int8")
     expected = model.predict(images, verbose=0)
-    paths = [variable.path for variable in model.variables]
+    paths = _paths(model)
     for file in ("once.keras", "twice.keras"):
         model.save(tmp_path / file)
         model = keras.models.load_model(tmp_path / file)
-        assert [variable.path for variable in model.variables] == paths
+        assert _paths(model) == paths
         np.testing.assert_array_equal(model.predict(images, verbose=0), expected)
     kernels = [v for v in model.variables if v.path.endswith("attention/query/kernel")]
     assert len(kernels) == 2 and {v.dtype for v in kernels} == {"int8"}
 
 
+def _paths(model):
+    """Of the weights; the states of random generators are numbered as they are made."""
+    return [variable.path for variable in model.weights if "seed" not in variable.path]
+
+
 def test_the_shipped_model_stays_accurate(tmp_path):
     model = keras_vit.ViT_Mini4(weights="fashion-mnist")
     with np.load(registry.__file__.replace("registry.py", "data/fashion_mnist.npz")) as file:
-        images = np.repeat(file["test_images"][:100, ..., None], 3, axis=-1)
-        labels = file["test_labels"][:100]
-    before = (model.predict(images, verbose=0).argmax(-1) == labels).mean()
+        images = np.repeat(file["test_images"][:40, ..., None], 3, axis=-1)
+    before = model.predict(images, verbose=0).argmax(-1)
     model.save(tmp_path / "float32.keras")
     model.quantize("int8")
     model.save(tmp_path / "int8.keras")
     loaded = keras.models.load_model(tmp_path / "int8.keras")
-    after = (loaded.predict(images, verbose=0).argmax(-1) == labels).mean()
-    assert abs(after - before) <= 0.01
+    assert (loaded.predict(images, verbose=0).argmax(-1) == before).sum() >= 39
     sizes = [(tmp_path / name).stat().st_size for name in ("int8.keras", "float32.keras")]
     assert sizes[0] < 0.5 * sizes[1]
 
