@@ -43,7 +43,7 @@ def _is_policy(value):
 def _policies(config):
     """Names of the dtype policies in a configuration."""
     if _is_policy(config):
-        yield config["config"]["name"]
+        yield config["config"].get("name", config["class_name"])  # a quantised one has no name
     elif isinstance(config, dict | list | tuple):
         for value in config.values() if isinstance(config, dict) else config:
             yield from _policies(value)
