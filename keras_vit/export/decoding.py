@@ -320,7 +320,9 @@ def _decode_webp(file):
     animated = extended & (_head(file)[20] // 2 % 2 == 1)
     # TensorFlow 2.21 writes beyond the end of its own memory for an animation.
     with tf.control_dependencies([tf.debugging.assert_equal(animated, False)]):
-        pixels = tf.image.decode_webp(tf.identity(file))[0]
+        # Not by `DecodeWebP`, which would keep older servers, without WebP, from loading the model.
+        pixels = tf.io.decode_image(tf.identity(file), expand_animations=False)
+    pixels = tf.ensure_shape(pixels, (None, None, None))
     opaque = tf.shape(pixels)[-1] == 3
     return tf.cond(opaque, lambda: tf.identity(pixels), lambda: _over_white(pixels))
 
