@@ -15,12 +15,19 @@ def replacing(path):
     Whatever goes wrong before that leaves `path`, a file or a folder, as it was.
     """
     path = pathlib.Path(path)
-    partial = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
-    try:
+    with temporary(path) as partial:
         yield partial
         if path.is_dir():
             shutil.rmtree(path)
         os.replace(partial, path)
+
+
+@contextlib.contextmanager
+def temporary(path):
+    """Gives an unused hidden path beside `path`, with the same suffix; what is there in the end is removed."""
+    partial = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
+    try:
+        yield partial
     finally:
         if partial.is_dir():
             shutil.rmtree(partial)

@@ -2,6 +2,7 @@
 
 from keras_vit import analysis as analysis
 from keras_vit import distribution as distribution
+from keras_vit import export as export
 from keras_vit import layers as layers
 from keras_vit import training as training
 from keras_vit import weights as weights

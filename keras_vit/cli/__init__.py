@@ -7,7 +7,17 @@ an error, 130 after Ctrl-C. `KERAS_VIT_DEBUG=1` shows where an error comes from.
 import argparse
 import os
 
-from keras_vit.cli import convert, demo, explain, finetune, listing, predict, terminal, version
+from keras_vit.cli import (
+    convert,
+    demo,
+    explain,
+    export,
+    finetune,
+    listing,
+    predict,
+    terminal,
+    version,
+)
 
 
 def main(argv=None) -> int:
@@ -44,6 +54,6 @@ def _parser():
     )
     parser.add_argument("--version", action="version", version=version.versions())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (listing, predict, explain, finetune, convert, demo):
+    for module in (listing, predict, explain, finetune, convert, export, demo):
         module.add_commands(commands)
     return parser

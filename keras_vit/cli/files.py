@@ -1,4 +1,4 @@
-"""Writing files whole or not at all."""
+"""Files that a command writes."""
 
 import pathlib
 

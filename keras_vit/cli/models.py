@@ -187,21 +187,33 @@ def _open_file(args, include_top, pooling):
             "A .keras file has its own weights, image size, pooling and precision. Received: --model "
             f"{args.model} with one of --weights, --image-size, --pooling, --precision bfloat16."
         )
+    opened = open_file(args.model)
+    if include_top:
+        return opened
+    return dataclasses.replace(opened, model=_before_head(opened.model))
+
+
+def open_file(path):
+    """The model of a .keras file, as an `Opened`.
+
+    Raises:
+        ValueError: it cannot be loaded.
+    """
     import keras
 
     from keras_vit import preprocessing
 
     try:
-        model = keras.models.load_model(args.model, compile=False)
+        model = keras.models.load_model(path, compile=False)
     except (TypeError, KeyError) as error:
-        raise ValueError(f"Cannot load {args.model}: {error}") from error
-    labels = preprocessing.class_names_beside(args.model)
+        raise ValueError(f"Cannot load {path}: {error}") from error
+    labels = preprocessing.class_names_beside(path)
     if labels and len(labels) != model.output_shape[-1]:
         raise ValueError(
-            f"The classes.json beside {args.model} is of another model. Received: {len(labels)} "
+            f"The classes.json beside {path} is of another model. Received: {len(labels)} "
             f"names for {model.output_shape[-1]} classes."
         )
-    return Opened(model if include_top else _before_head(model), args.model, labels)
+    return Opened(model, path, labels)
 
 
 def label_names(opened):

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.quantized import QuantizedParts
+
 
 def _dense(units, name, use_bias, dtype):
     return keras.layers.Dense(
@@ -153,7 +155,7 @@ def attention_probabilities(query, key):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(QuantizedParts):
     """Pools tokens with a learned probe: attention, then x + mlp(norm(x)) (the "map" head).
 
     Shapes: input (B, N, D); output (B, D).

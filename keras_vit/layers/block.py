@@ -4,11 +4,12 @@ import keras
 import numpy as np
 
 from keras_vit.layers.attention import serialize_part
+from keras_vit.layers.quantized import QuantizedParts
 from keras_vit.layers.regularization import DropPath, LayerScale
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(QuantizedParts):
     """Pre-norm encoder block that receives its parts.
 
         x = x + drop_path(layer_scale(attention(norm(x))))

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.block import encoded
+from keras_vit.layers.quantized import QuantizedParts
 from keras_vit.weights import resample
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def check_size(size, patch, owner):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchEncoder(keras.layers.Layer):
+class PatchEncoder(QuantizedParts):
     """Projects patches to the width of the encoder, adds positions and prepends the extra tokens.
 
     The order of the tokens is: `tokens` (the class token first), registers, patches. Positions are
