@@ -73,7 +73,8 @@ def optimizer_for(model, recipe, batch_size, steps_per_epoch, epochs, accumulati
     """The optimizer of a recipe, for plain `model.compile`.
 
     With `recipe.layer_decay` the learning rate falls by that factor from each block to the one
-    before it; the gradients of every such group are then clipped on their own.
+    before it; the gradients of every such group are then clipped on their own. For a model with
+    layers in mixed_float16 the loss is scaled, whatever the global dtype policy is.
 
     Args:
         model: whose weights are trained; freeze first.
@@ -100,18 +101,30 @@ def optimizer_for(model, recipe, batch_size, steps_per_epoch, epochs, accumulati
         "gradient_accumulation_steps": accumulation if accumulation > 1 else None,
     }
     undecayed = [v for v in model.trainable_variables if not decays(v)]
-    if not recipe.layer_decay:
-        return _optimizer(recipe, rate, undecayed, options)
+    optimizer = _optimizer(recipe, rate, undecayed, options)
+    if recipe.layer_decay:
+        groups = _by_depth(model, recipe, rate, undecayed, options)
+        optimizer = keras.optimizers.MultiOptimizer(
+            keras.optimizers.OptimizerMap(optimizer, groups)
+        )
+    if any(layer.dtype_policy.name == "mixed_float16" for layer in model.layers):
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    return optimizer
+
+
+def _by_depth(model, recipe, rate, undecayed, options):
+    """Optimizers by the pattern of the paths of their variables."""
     groups = _layer_groups(model)
-    top = len(groups) - 1
-    optimizers = {}
-    for depth, paths in enumerate(groups):
-        scaled = ScaledSchedule(rate, recipe.layer_decay ** (top - depth))
-        if paths:
-            pattern = "|".join(re.escape(path) for path in paths)
-            optimizers[pattern] = _optimizer(recipe, scaled, undecayed, options)
-    default = _optimizer(recipe, rate, undecayed, options)
-    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(default, optimizers))
+    return {
+        "|".join(map(re.escape, paths)): _optimizer(
+            recipe,
+            ScaledSchedule(rate, recipe.layer_decay ** (len(groups) - 1 - depth)),
+            undecayed,
+            options,
+        )
+        for depth, paths in enumerate(groups)
+        if paths
+    }
 
 
 def _optimizer(recipe, rate, undecayed, options):
