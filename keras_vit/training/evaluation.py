@@ -122,7 +122,9 @@ def evaluate(model, dataset, class_names, on_batch=None):
     found, labels = [], []
     start = time.perf_counter()
     for index, (images, truth) in enumerate(dataset):
-        scores = np.asarray(keras.ops.convert_to_numpy(model.predict_on_batch(images)), "float32")
+        scores = np.asarray(
+            keras.ops.convert_to_numpy(model.predict_on_batch(np.asarray(images))), "float32"
+        )
         if not np.isfinite(scores).all():
             raise ValueError(
                 "The model's scores must be finite. "

@@ -26,7 +26,9 @@ def features_of(model, dataset, on_batch=None):
     """
     features, labels = [], []
     for images, truth in dataset:
-        features.append(np.asarray(keras.ops.convert_to_numpy(model.predict_on_batch(images))))
+        features.append(
+            np.asarray(keras.ops.convert_to_numpy(model.predict_on_batch(np.asarray(images))))
+        )
         labels.append(np.asarray(truth))
         if on_batch:
             on_batch(len(labels[-1]))

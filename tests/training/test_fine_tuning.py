@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -145,26 +146,37 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_killed_run_resumes_to_the_same_weights(pictures, tmp_path):
-    arguments = [
+def start(pictures, out, *arguments, **environment):
+    """`keras-vit finetune` in a process of its own, which knows the model Tiny."""
+    arguments = arguments or (
         "--data", str(pictures), "--model", "Tiny", "--weights", "none", "--epochs", "4",
         "--batch-size", "8",
-    ]  # fmt: skip
+    )  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "finetune", "--out", str(out), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=pathlib.Path(__file__).parents[2], env={**os.environ, **environment},
+    )  # fmt: skip
 
-    def start(run, *arguments):
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "finetune", "--out", str(tmp_path / run), *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            cwd=pathlib.Path(__file__).parents[2],
-        )  # fmt: skip
 
-    def finish(process):
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, output
-        return output
+def finish(process):
+    """What it printed."""
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
 
-    whole = start("whole", *arguments)
-    killed = start("killed", *arguments)
+
+def compare_states(path, other, tolerance):
+    """Compares everything that two runs ended with."""
+    with np.load(path) as a, np.load(other) as b:
+        assert int(a["epoch"]) == int(b["epoch"]) == 4
+        assert a["names"].tolist() == b["names"].tolist()
+        for key in set(a.files) - {"names"}:
+            np.testing.assert_allclose(a[key], b[key], rtol=0, atol=tolerance, err_msg=key)
+
+
+def test_a_killed_run_resumes_to_the_same_weights(pictures, tmp_path):
+    whole, killed = start(pictures, tmp_path / "whole"), start(pictures, tmp_path / "killed")
     state = tmp_path / "killed" / "last.npz"
     deadline = time.monotonic() + 300
     while not state.exists() and killed.poll() is None and time.monotonic() < deadline:
@@ -172,12 +184,27 @@ def test_a_killed_run_resumes_to_the_same_weights(pictures, tmp_path):
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()
     finish(whole)
-    assert "epochs" in finish(start("killed", "--resume"))
-    with np.load(tmp_path / "whole" / "last.npz") as a, np.load(state) as b:
-        assert int(a["epoch"]) == int(b["epoch"]) == 4
-        assert a["names"].tolist() == b["names"].tolist()
-        for key in a.files:
-            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+    assert "epochs" in finish(start(pictures, tmp_path / "killed", "--resume"))
+    compare_states(tmp_path / "whole" / "last.npz", state, 0)
     histories = [read_history(tmp_path / run / "history.csv") for run in ("whole", "killed")]
     for row, other in zip(*histories, strict=True):
         assert {**row, "seconds": 0} == pytest.approx({**other, "seconds": 0})
+
+
+def test_two_processes_train_as_one(pictures, tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    data = ["--data", str(pictures), "--model", "Tiny", "--weights", "none", "--epochs", "4",
+            "--batch-size", "8"]  # fmt: skip
+    several = ["--distribute", "data", "--coordinator", address, "--processes", "2"]
+    environment = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    running = [start(pictures, tmp_path / "one", *data, **environment)] + [
+        start(pictures, tmp_path / "two", *data, *several, "--process-id", str(k), **environment)
+        for k in range(2)
+    ]
+    for process in running:
+        finish(process)
+    one, two, other = (tmp_path / name / "last.npz" for name in ("one", "two", "two/process-1"))
+    compare_states(two, other, 0)
+    compare_states(one, two, 1e-5)
