@@ -14,12 +14,15 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # timm's idle threads would slow the others
 
-import torch  # isort: skip  before TensorFlow, which it cannot follow in every build
+# isort: off
+import timm  # before TensorFlow, which it cannot follow in every build
+import torch
+
+# isort: on
 
 import keras
 import measuring
 import numpy as np
-import timm
 from keras import ops
 
 import keras_vit

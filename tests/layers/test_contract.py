@@ -176,8 +176,7 @@ def test_config_round_trip(row):
     config = layer.get_config()
     arguments = inspect.signature(type(layer)).parameters
     assert set(arguments) - {"kwargs"} <= set(config)
-    assert json.loads(json.dumps(config)) == config
-    assert type(layer).from_config(config).get_config() == config
+    assert type(layer).from_config(json.loads(json.dumps(config))).get_config() == config
 
     layer(*inputs)
     assert layer.get_config() == config
@@ -225,6 +224,10 @@ def test_build_creates_every_weight(row):
 @every_layer
 def test_everything_receives_a_gradient(row):
     layer, inputs = parts_of(row)
+    layer(*inputs)
+    for weight in layer.weights:
+        if weight.name == "gamma":  # some start at 0, and nothing before them would receive one
+            weight.assign(np.ones(weight.shape))
     of_inputs, of_weights = gradients(layer, inputs)
     assert np.abs(of_inputs[0]).max() > 0
     # adding one vector to all keys shifts all logits of a query alike, which softmax ignores
