@@ -159,8 +159,8 @@ def _checked_names(origin, found, class_names):
     unknown = [name for name in found if name not in class_names]
     if unknown:
         raise ValueError(
-            f"{origin} has {len(unknown)} classes that the training data or the model does not "
-            f"have:\n{listed(map(repr, unknown))}\nReceived: {len(class_names)} known classes:\n"
+            f"{origin} has classes that the training data or the model does not have:\n"
+            f"{listed(map(repr, unknown))}\nReceived: {len(class_names)} known classes:\n"
             f"{listed(map(repr, class_names))}\nRename the classes, or remove them."
         )
     return tuple(class_names)

@@ -62,8 +62,7 @@ def few_shot(samples, shots, seed=0):
     if len(short):
         raise ValueError(
             f"Every class must have {shots} pictures for shots={shots}. Received: "
-            f"{samples.origin}, where {listed_names(samples, short)} have fewer, the least "
-            f"{counts.min()}. Take fewer shots, or add pictures."
+            f"{samples.origin}, with as few as {counts.min()} in {listed_names(samples, short)}. Take fewer shots, or add pictures."
         )
     return samples.select(_chosen(samples, lambda count: shots, seed))
 
@@ -116,7 +115,7 @@ def load_split(path, samples):
     missing = [name for part in parts for name in part if name not in index_of]
     if missing:
         raise ValueError(
-            f"{len(missing)} pictures of the split '{path}' are not in {samples.origin}:\n"
+            f"Pictures of the split '{path}' are missing in {samples.origin}:\n"
             f"{listed(missing)}\nBring them back, or start a new run."
         )
     return tuple(samples.select([index_of[name] for name in part]) for part in parts)

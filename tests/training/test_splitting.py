@@ -49,7 +49,7 @@ def test_few_shot_takes_as_many_of_every_class():
     assert two.counts().tolist() == [2, 2, 2] and four.counts().tolist() == [4, 4, 4]
     assert set(two.names) < set(four.names)
     assert few_shot(samples, 2, seed=2).names != two.names
-    with pytest.raises(ValueError, match="class 'b' have fewer, the least 4"):
+    with pytest.raises(ValueError, match="as few as 4 in class 'b'"):
         few_shot(samples, 5)
     with pytest.raises(ValueError, match="shots=0"):
         few_shot(samples, 0)
@@ -74,7 +74,7 @@ def test_split_of_other_data_is_refused(folder, tmp_path):
     root, path = folder({"cat": 3, "dog": 3}), tmp_path / "split.json"
     save_split(path, *split(open_samples(root), 0.4))
     (root / "cat" / "1.jpg").unlink()
-    with pytest.raises(ValueError, match="1 pictures of the split .*\n  cat/1.jpg"):
+    with pytest.raises(ValueError, match="Pictures of the split .* are missing\n  cat/1.jpg"):
         load_split(path, open_samples(root))
     (root / "cat").rename(root / "fox")
     with pytest.raises(ValueError, match=r"only in the split: \['cat'\].*\['fox'\]"):
