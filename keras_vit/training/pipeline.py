@@ -21,11 +21,14 @@ def training_dataset(
 
     It runs from epoch to epoch, each in another order and with other random cuts, and no batch
     crosses from one into the next. All of it follows from the seed: a run that was stopped goes on
-    with `epoch` and sees what it would have seen. Pass `steps_per_epoch` to `fit`:
+    with `epoch` and sees what it would have seen. Pass `steps_per_epoch` to `fit`, whose own
+    shuffling is for arrays:
 
         dataset = training_dataset(samples, recipe_of(model), 64, epoch=start)
         steps = steps_per_epoch(samples, 64)
-        model.fit(dataset, steps_per_epoch=steps, initial_epoch=start, epochs=10)
+        model.fit(
+            dataset, steps_per_epoch=steps, initial_epoch=start, epochs=10, shuffle=False
+        )
 
     Only numbers are shuffled; pictures are read a batch at a time. With another Keras backend than
     TensorFlow this hides the GPUs from TensorFlow, which would take their memory.
