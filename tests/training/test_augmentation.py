@@ -190,10 +190,15 @@ def test_brightness_goes_both_ways(changed):
 
 
 def test_rand_augment_changes_every_picture_in_its_own_way():
-    images, _ = batches(1, Samples(np.stack([noise()] * N), np.arange(N), range(N)),
-                        rand_augment=(2, 10))[0]  # fmt: skip
-    assert images.dtype == np.float32
-    assert len({image.tobytes() for image in images}) > N / 2
+    samples = Samples(np.stack([noise()] * N), np.arange(N), range(N))
+    augmentation = Augmentation(**OFF, rand_augment=(2, 10))
+    dataset = training_dataset(samples, RECIPE, N, augmentation=augmentation).take(2)
+    first, again = (list(dataset.as_numpy_iterator()) for _ in range(2))
+    for (images, labels), (images_again, labels_again) in zip(first, again, strict=True):
+        assert images.dtype == np.float32 and images.min() >= 0 and images.max() <= 255.01
+        assert len({image.tobytes() for image in images}) > N / 2
+        np.testing.assert_array_equal(images, images_again)
+        np.testing.assert_array_equal(labels, labels_again)
 
 
 @pytest.mark.parametrize(

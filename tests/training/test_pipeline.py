@@ -88,10 +88,10 @@ def test_remainder_can_be_left_out(samples):
     assert steps_per_epoch(samples, 4, drop_remainder=True) == 2
 
 
-EVERYTHING = Augmentation(rand_augment=(1, 10), erasing=0.25, mix_up=0.8, cut_mix=1.0)
+MIXED = Augmentation(erasing=0.25, mix_up=0.8, cut_mix=1.0)
 
 
-@pytest.mark.parametrize("augmentation", [CUT_ONLY, EVERYTHING], ids=["cut", "everything"])
+@pytest.mark.parametrize("augmentation", [CUT_ONLY, MIXED], ids=["cut", "mixed"])
 def test_resumed_run_sees_what_it_would_have_seen(samples, augmentation):
     def run(epoch, count, **options):
         options |= {"augmentation": augmentation, "seed": 5, "epoch": epoch}
@@ -110,22 +110,28 @@ def test_other_seed_is_another_run(samples):
     assert not same(first, second)
 
 
-def test_fit_goes_through_the_epochs(samples):
-    samples = Samples(samples.images, np.arange(11), range(11))
-    seen = []
+def test_fit_resumed_with_the_next_epoch_ends_at_the_same_weights(samples):
+    def fit(model, epoch, epochs, data_epoch):
+        dataset = training_dataset(samples, RECIPE, 4, epoch=data_epoch)
+        model.fit(
+            dataset, steps_per_epoch=3, initial_epoch=epoch, epochs=epochs, shuffle=False, verbose=0
+        )
+        return np.concatenate([weight.ravel() for weight in model.get_weights()])
 
-    def record(truth, prediction):
-        seen.append(np.asarray(truth).ravel().tolist())
-        return keras.ops.mean(prediction)
+    def new_model():
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((24, 32, 3)), *layers])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(1e-3), loss)
+        return model
 
-    model = keras.Sequential(
-        [keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(11)]
-    )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, metrics=[record], run_eagerly=True)
-    dataset = training_dataset(samples, RECIPE, 4, epoch=3)
-    model.fit(dataset, steps_per_epoch=3, epochs=5, initial_epoch=3, shuffle=False, verbose=0)
-    assert seen[-6:] == [labels.tolist() for _, labels in batches(dataset, 6)]
+    whole = fit(new_model(), 0, 2, 0)
+    resumed, repeated = new_model(), new_model()
+    fit(resumed, 0, 1, 0)
+    fit(repeated, 0, 1, 0)
+    np.testing.assert_allclose(fit(resumed, 1, 2, 1), whole, atol=1e-6)
+    assert np.abs(fit(repeated, 1, 2, 0) - whole).max() > 1e-4
 
 
 def test_recipe_of_a_model_cuts_for_it(tiny, samples):
