@@ -54,6 +54,7 @@ class StandardizedConv2D(keras.layers.Conv2D):
         return super().convolution_op(inputs, ops.cast(self._standardized(kernel), inputs.dtype))
 
     def _standardized(self, kernel):
+        kernel = ops.cast(kernel, "float32")
         mean, variance = ops.moments(kernel, axes=(0, 1, 2), keepdims=True)
         return (kernel - mean) * STANDARDIZATIONS[self.standardization](variance)
 
