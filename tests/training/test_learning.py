@@ -45,19 +45,31 @@ def compiled(config=CONFIG, jit_compile=False, **arguments):
     return model
 
 
+def learn(model):
+    """Losses of the first and accuracy of the last of 100 steps on the same 32 pictures."""
+    losses = []
+    every_step = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
+    )
+    history = model.fit(
+        np.tile(IMAGES, (25, 1, 1, 1)), np.tile(LABELS, 25), batch_size=32, epochs=4,
+        shuffle=False, verbose=0, callbacks=[every_step],
+    )  # fmt: skip
+    return losses[0], history.history["accuracy"][-1]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_noise_is_learned_by_heart(family):
-    model = compiled(dataclasses.replace(CONFIG, **FAMILIES[family]))
-    history = model.fit(IMAGES, LABELS, batch_size=32, epochs=60, verbose=0).history
-    assert abs(history["loss"][0] - np.log(4)) < 0.3
-    assert history["accuracy"][-1] == 1.0
+    first_loss, accuracy = learn(compiled(dataclasses.replace(CONFIG, **FAMILIES[family])))
+    assert abs(first_loss - np.log(4)) < 0.3
+    assert accuracy == 1.0
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
-def test_every_precision_learns_the_same(policy):
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_learns_the_same(policy):
     model = compiled(dtype=policy)
-    history = model.fit(IMAGES, LABELS, batch_size=32, epochs=60, verbose=0).history
-    assert history["accuracy"][-1] >= 0.98
+    _, accuracy = learn(model)
+    assert accuracy >= 0.98  # float32 has 1
     assert model.output.dtype == "float32"
     scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert scaled == (policy == "mixed_float16")
