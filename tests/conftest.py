@@ -15,7 +15,7 @@ from keras_vit import registry  # noqa: E402
 from keras_vit.models import plain  # noqa: E402
 
 gc.collect()
-gc.freeze()  # `clear_session` after every test then walks that test's objects, not all of TensorFlow
+gc.freeze()  # collections then walk the objects of a test, not all of TensorFlow
 
 
 def pytest_addoption(parser):
@@ -57,3 +57,13 @@ def fresh_state():
     keras.config.set_dtype_policy(policy)
     keras.config.set_image_data_format("channels_last")
     keras.backend.clear_session()
+    gc.freeze()  # what a module keeps for its tests
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_the_module():
+    """What a module kept goes with it."""
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

@@ -96,7 +96,7 @@ def _finetune(args):
 
 def _settings(args):
     from keras_vit.registry import get_variant
-    from keras_vit.training.fine_tuning import Settings
+    from keras_vit.training.settings import Settings
 
     if not args.data:
         raise ValueError("Say which pictures to train on: --data.")

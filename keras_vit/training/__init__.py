@@ -5,7 +5,6 @@ from keras_vit.training.distillation import Distiller as Distiller
 from keras_vit.training.evaluation import Evaluation as Evaluation
 from keras_vit.training.evaluation import evaluate as evaluate
 from keras_vit.training.evaluation import logits_of as logits_of
-from keras_vit.training.fine_tuning import Settings as Settings
 from keras_vit.training.fine_tuning import finetune as finetune
 from keras_vit.training.opening import list_splits as list_splits
 from keras_vit.training.opening import open_samples as open_samples
@@ -28,6 +27,7 @@ from keras_vit.training.recipes import get_recipe as get_recipe
 from keras_vit.training.samples import Check as Check
 from keras_vit.training.samples import Samples as Samples
 from keras_vit.training.samples import check_samples as check_samples
+from keras_vit.training.settings import Settings as Settings
 from keras_vit.training.splitting import few_shot as few_shot
 from keras_vit.training.splitting import load_split as load_split
 from keras_vit.training.splitting import save_split as save_split

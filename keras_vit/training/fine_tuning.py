@@ -26,92 +26,10 @@ from keras_vit.training.optimization import add_lora, freeze, optimizer_for
 from keras_vit.training.pipeline import evaluation_dataset, steps_per_epoch, training_dataset
 from keras_vit.training.recipes import RECIPES, get_recipe
 from keras_vit.training.samples import check_samples
+from keras_vit.training.settings import PRECISIONS, PROBES, Settings
 from keras_vit.training.splitting import few_shot, load_split, save_split, split_samples
 
-PROBES = {
-    "few-shot": "ridge regression on frozen features (Dosovitskiy et al. 2021, section 4.1)",
-    "linear-probe": "logistic regression on frozen features",
-    "knn": "vote of the 20 nearest training pictures by frozen features (Wu et al. 2018)",
-}
-PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 STATE, BEST, CONFIG = "last.npz", "best.keras", "config.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a run is made of; kept as its config.json.
-
-    Attributes:
-        data: what `open_samples` takes.
-        model: name of a registered model.
-        recipe: a name in `RECIPES` or `PROBES`.
-        weights: named set or file; None for random ones.
-        validation: data to validate on; None takes the part of `data` that is called so, else a
-            stratified share of it.
-        validation_share: that share, in (0, 1).
-        image_size: (height, width), None for that of the weights.
-        epochs: None for the recipe's.
-        steps: instead of epochs.
-        batch_size: pictures a step.
-        accumulation: steps whose gradients are averaged.
-        learning_rate: None for the recipe's.
-        layer_decay: None for the recipe's.
-        frozen_blocks: how many of the first blocks, and the embedding, are not trained.
-        lora_rank: train low-rank updates of this rank alone.
-        shots: train on so many pictures a class.
-        precision: a key of `PRECISIONS`.
-        xla: whether the training step is compiled by XLA.
-        seed: of everything random.
-        skip_bad: leave out pictures that cannot be read.
-        gradient_checkpointing: see the models.
-        distribute: whether every batch is divided among all devices, see
-            `keras_vit.distribution.data_parallel`.
-    """
-
-    data: str
-    model: str
-    recipe: str = "vit-finetune"
-    weights: str | None = None
-    validation: str | None = None
-    validation_share: float = 0.1
-    image_size: tuple | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int = 32
-    accumulation: int = 1
-    learning_rate: float | None = None
-    layer_decay: float | None = None
-    frozen_blocks: int | None = None
-    lora_rank: int | None = None
-    shots: int | None = None
-    precision: str = "float32"
-    xla: bool = False
-    seed: int = 0
-    skip_bad: bool = False
-    gradient_checkpointing: bool = False
-    distribute: bool = False
-
-    def __post_init__(self):
-        if self.recipe not in (*RECIPES, *PROBES):
-            raise ValueError(
-                f"There is no such recipe. Received: recipe={self.recipe!r}. "
-                f"Available: {', '.join((*RECIPES, *PROBES))}."
-            )
-        if self.precision not in PRECISIONS:
-            raise ValueError(
-                f"precision must be one of {', '.join(PRECISIONS)}. "
-                f"Received: precision={self.precision!r}."
-            )
-        if self.epochs and self.steps:
-            raise ValueError(
-                "A training is so many epochs or so many steps. "
-                f"Received: epochs={self.epochs}, steps={self.steps}."
-            )
-        if not 0 < self.validation_share < 1:
-            raise ValueError(
-                "The share to validate on must be above 0 and below 1. "
-                f"Received: validation_share={self.validation_share}."
-            )
 
 
 def finetune(settings, out, resume=False, say=print, verbose=1):

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from keras_vit.training.callbacks import read_history
-from keras_vit.training.fine_tuning import Settings, finetune
+from keras_vit.training.fine_tuning import finetune
+from keras_vit.training.settings import Settings
 
 COLOURS = ("red", "green", "blue")
 
