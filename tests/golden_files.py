@@ -197,7 +197,10 @@ def blocks(model, images):
         tokens, attention = layer(values[i], return_attention=True)
         found[f"block_{i}"] = values[i + 1]
         found[f"attention_{i}"] = keras.ops.convert_to_numpy(attention)
-        np.testing.assert_allclose(keras.ops.convert_to_numpy(tokens), values[i + 1], atol=2e-5)
+        scale = max(1.0, np.abs(values[i + 1]).max())
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(tokens) / scale, values[i + 1] / scale, atol=2e-5
+        )
     return found
 
 
