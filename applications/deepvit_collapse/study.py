@@ -212,8 +212,9 @@ def main(argv=None):
     parser.add_argument("--only", help="one run, such as plain-8-seed0, and no tables")
     parser.add_argument("--quick", action="store_true", help="depth 2, 640 images, 2 epochs")
     args = parser.parse_args(argv)
-    args.out.mkdir(parents=True, exist_ok=True)
     study, results = (QUICK, args.out) if args.quick else (STUDY, RESULTS)
+    for folder in (args.out, results):
+        folder.mkdir(parents=True, exist_ok=True)
     if args.only:
         by_name = {run.name: run for run in study}
         if args.only not in by_name:
