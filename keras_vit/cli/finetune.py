@@ -87,11 +87,11 @@ def _finetune(args):
         distribution.start(args.coordinator, args.process_id, args.processes)
     settings = None if args.resume and not args.data else _settings(args)
     verbose = 1 if sys.stdout.isatty() else 2
-    evaluation = finetune(settings, args.out, args.resume, terminal.tell, verbose)
+    finetune(settings, args.out, args.resume, terminal.tell, verbose)
     out = pathlib.Path(args.out)
     if (out / "best.keras").exists():
         terminal.tell(f"Try next: keras-vit classify YOUR_PHOTO.jpg --model {out / 'best.keras'}")
-    return 0 if evaluation is not None else 1
+    return 0
 
 
 def _settings(args):
@@ -111,7 +111,7 @@ def _settings(args):
     elif weights == "none":
         weights = None
     with terminal.quiet():
-        accelerated = _accelerated()
+        accelerated = models.has_accelerator()
     precision = args.precision
     if precision == "auto":
         precision = "bfloat16" if accelerated else "float32"
@@ -125,12 +125,6 @@ def _settings(args):
         skip_bad=args.skip_bad, gradient_checkpointing=args.gradient_checkpointing,
         distribute=args.distribute == "data",
     )  # fmt: skip
-
-
-def _accelerated():
-    import keras
-
-    return any(not device.startswith("cpu") for device in keras.distribution.list_devices())
 
 
 def _add_evaluate(commands):
