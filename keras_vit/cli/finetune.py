@@ -95,6 +95,7 @@ def _finetune(args):
 
 
 def _settings(args):
+    from keras_vit.devices import has_accelerator
     from keras_vit.registry import get_variant
     from keras_vit.training.settings import Settings
 
@@ -111,7 +112,7 @@ def _settings(args):
     elif weights == "none":
         weights = None
     with terminal.quiet():
-        accelerated = models.has_accelerator()
+        accelerated = has_accelerator()
     precision = args.precision
     if precision == "auto":
         precision = "bfloat16" if accelerated else "float32"

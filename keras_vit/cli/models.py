@@ -241,14 +241,9 @@ def _fast_precision():
     """Half precision on accelerators, and where TensorFlow finds CPU instructions for it."""
     import keras
 
+    from keras_vit.devices import has_accelerator
+
     if has_accelerator():
         return "bfloat16"
     found = CPU_INFO.exists() and {"avx512_bf16", "amx_bf16"} & set(CPU_INFO.read_text().split())
     return "bfloat16" if found and keras.config.backend() == "tensorflow" else "float32"
-
-
-def has_accelerator():
-    """Whether there is a GPU or TPU."""
-    import keras
-
-    return any(not device.startswith("cpu") for device in keras.distribution.list_devices())

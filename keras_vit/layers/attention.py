@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.devices import has_accelerator
 from keras_vit.layers.quantized import QuantizedParts
 
 
@@ -90,15 +91,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def call(self, inputs, training=None, return_attention=False):
         query, key = self._query_and_key(inputs)
         value = self._split(self.value(inputs))  # (B, N, heads, d)
-        # TensorFlow has no fused kernel: its own function is the same with a pass more over the map.
-        fused = self.fused and keras.backend.backend() != "tensorflow"
-        if return_attention or not fused or (training and self.dropout_rate):
+        if return_attention or not self.fused or (training and self.dropout_rate):
             attention = attention_probabilities(query, key)  # (B, heads, N, N)
             attention = self.attention_dropout(attention, training=training)
             attention = self.mix(attention, training=training)
-            outputs = ops.einsum("bhqk,bkhd->bqhd", attention, value)
+            outputs = _weighted(attention, value)
         else:
-            outputs = ops.dot_product_attention(query, key, value, scale=1.0)
+            outputs = _attended(query, key, value)
         outputs = ops.reshape(outputs, ops.shape(inputs))  # (B, N, D)
         outputs = self.output_dropout(self.projection(outputs), training=training)
         return (outputs, attention) if return_attention else outputs
@@ -154,6 +153,23 @@ def attention_probabilities(query, key):
     return ops.cast(ops.softmax(ops.cast(logits, "float32")), query.dtype)
 
 
+def _weighted(attention, value):
+    """The map (B, heads, Q, K) times value (B, K, heads, d): (B, Q, heads, d)."""
+    return ops.einsum("bhqk,bkhd->bqhd", attention, value)
+
+
+def _attended(query, key, value):
+    """`_weighted(attention_probabilities(query, key), value)`, by a fused kernel where there is one.
+
+    Keras has one for PyTorch, and for JAX on accelerators. Its function for TensorFlow passes once
+    more over the map, that for JAX on the CPU is slower and does not know float16.
+    """
+    backend = keras.backend.backend()
+    if backend == "torch" or (backend == "jax" and has_accelerator()):
+        return ops.dot_product_attention(query, key, value, scale=1.0)
+    return _weighted(attention_probabilities(query, key), value)
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AttentionPooling(QuantizedParts):
     """Pools tokens with a learned probe: attention, then x + mlp(norm(x)) (the "map" head).
@@ -201,7 +217,7 @@ class AttentionPooling(QuantizedParts):
         query = ops.broadcast_to(query, (shape[0], 1, *heads))
         key = ops.reshape(self.key(inputs), (shape[0], shape[1], *heads))
         value = ops.reshape(self.value(inputs), (shape[0], shape[1], *heads))
-        x = ops.dot_product_attention(query, key, value, scale=1.0)  # (B, 1, heads, d)
+        x = _attended(query, key, value)  # (B, 1, heads, d)
         x = self.projection(ops.reshape(x, (shape[0], 1, inputs.shape[-1])))  # (B, 1, D)
         x = x + self.mlp(self.norm(x), training=training)
         return ops.squeeze(x, axis=1)  # (B, D)

@@ -74,11 +74,21 @@ class ReAttention(MultiHeadSelfAttention):
     def mix(self, attention, training=None):
         shape = ops.shape(attention)
         x = ops.reshape(attention, (shape[0], self.heads, shape[2] * shape[3]))  # (B, heads, N * N)
-        kernel = ops.cast(ops.transpose(self.mixing_kernel), x.dtype)
-        x = ops.matmul(kernel, x) + ops.cast(ops.expand_dims(self.mixing_bias, 1), x.dtype)
-        if self.norm is not None:
-            x = self.norm(x, training=training)
-        return ops.reshape(x * self.scale, shape)
+        full = self.variable_dtype
+        kernel = ops.cast(ops.transpose(self.mixing_kernel), full)
+        bias, norm, scale = ops.cast(self.mixing_bias, full), self.norm, self.scale
+        if self.normalization == "batch" and not (training and norm.trainable):
+            # With fixed statistics all three steps are one; the map is large, a pass over it costs.
+            variables = (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
+            gamma, beta, mean, variance = (ops.cast(v, full) for v in variables)
+            factor = scale * gamma * ops.rsqrt(variance + norm.epsilon)
+            kernel = ops.expand_dims(factor, 1) * kernel
+            bias = factor * (bias - mean) + scale * beta
+            norm, scale = None, 1.0
+        x = ops.matmul(ops.cast(kernel, x.dtype), x) + ops.cast(ops.expand_dims(bias, 1), x.dtype)
+        if norm is not None:
+            x = norm(x, training=training)
+        return ops.reshape(x if scale == 1.0 else x * scale, shape)
 
     def get_config(self):
         return {

@@ -266,8 +266,6 @@ def test_compiled_as_eager():
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_training_under_a_mixed_global_policy(policy):
-    if (policy, keras.backend.backend()) == ("mixed_float16", "jax"):
-        pytest.skip("JAX has no float16 attention on the CPU")
     keras.config.set_dtype_policy(policy)
     images = keras.Input((None, None, 3))
     encoder = PatchEncoder(8, (2, 2), registers=1, resampling="timm", dropout=0.1)
