@@ -6,6 +6,7 @@ Export: seconds and peak memory of the process over what the built model takes, 
 size of what was written. Load: seconds from the file to the first answer, in a fresh process that has
 imported the runtime. Run: milliseconds of a batch of 1 (median and 95th percentile over the rounds) and
 images per second at a batch of 8 (best round), of all formats and of Keras in turns, in one process.
+If keras-hub is installed, its ViT-B/16 and what its `export` writes take part.
 Expected time on two CPU cores: 10 minutes.
 """
 
@@ -22,19 +23,32 @@ import measuring
 import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-FORMATS = ("SavedModel", "ONNX", "LiteRT float32", "LiteRT dynamic-int8")
+FORMATS = ["SavedModel", "ONNX", "LiteRT float32", "LiteRT dynamic-int8"]
+PEER = "keras-hub SavedModel"
+
+
+def built(name, format):
+    """The model with random weights; for `PEER` the ViT-B/16 of keras-hub."""
+    import libraries
+
+    import keras_vit
+
+    if format == PEER:
+        return libraries.builders()[0]["keras_hub"]()
+    return getattr(keras_vit, name)(weights=None)
 
 
 def export(name, format, path):
     """Exports a model with random weights; returns what it cost."""
-    import keras_vit
     from keras_vit import export as exporting
 
-    model = getattr(keras_vit, name)(weights=None)
+    model = built(name, format)
     model.predict_on_batch(np.zeros((1, *model.input_shape[1:]), "float32"))
     before = peak()
     start = time.perf_counter()
-    if format == "SavedModel":
+    if format == PEER:
+        model.export(path, verbose=False)
+    elif format == "SavedModel":
         exporting.saved_model(model, path)
     elif format == "ONNX":
         exporting.onnx(model, path)
@@ -44,7 +58,7 @@ def export(name, format, path):
 
 
 def runner(format, path):
-    """Function of float32 images -> probabilities."""
+    """Function of float32 images -> probabilities; of `PEER` logits."""
     if format == "ONNX":
         from keras_vit.export.onnx_file import run_onnx
 
@@ -56,20 +70,21 @@ def runner(format, path):
     else:
         import tensorflow as tf
 
-        loaded = tf.saved_model.load(str(pathlib.Path(path, "1")))
+        loaded = tf.saved_model.load(path if format == PEER else f"{path}/1")
         function = loaded.signatures["serving_default"]
 
         def run(images):
-            return (
-                {k: v.numpy() for k, v in function(tf.constant(images)).items()} if loaded else {}
-            )
+            outputs = function(tf.constant(images))
+            return {name: value.numpy() for name, value in outputs.items()}
 
-    return lambda images: run(images)["probabilities"]
+        run.loaded = loaded  # its variables live as long as it
+
+    return lambda images: next(iter(run(images).values()))
 
 
 def first_answer(format, path, size):
     """Seconds to load and answer once; the imports do not count."""
-    runtimes = {"ONNX": "onnxruntime", "SavedModel": "tensorflow"}
+    runtimes = {"ONNX": "onnxruntime", "SavedModel": "tensorflow", PEER: "tensorflow"}
     __import__(runtimes.get(format, "ai_edge_litert.interpreter"))
     import keras_vit.export  # noqa: F401
 
@@ -115,13 +130,17 @@ def main():
     parser = measuring.parser(__doc__, rounds=10)
     parser.add_argument("--model", default="ViT_B16", help="default ViT_B16")
     args = parser.parse_args()
-    import keras_vit
+    import libraries
+
+    models = {"Keras predict": built(args.model, "SavedModel")}
+    if args.model == "ViT_B16" and "keras_hub" in libraries.builders()[0]:
+        FORMATS.append(PEER)
+        models["keras-hub predict"] = built(args.model, PEER)
+    size = models["Keras predict"].input_shape[1]
 
     with tempfile.TemporaryDirectory() as folder:
         paths = {format: f"{folder}/{format.replace(' ', '_')}.file" for format in FORMATS}
         costs = {f: in_a_fresh_process("export", args.model, f, paths[f]) for f in FORMATS}
-        model = getattr(keras_vit, args.model)(weights=None)
-        size = model.input_shape[1]
         loads = {f: in_a_fresh_process("first_answer", f, paths[f], size) for f in FORMATS}
         files = [
             {
@@ -130,7 +149,7 @@ def main():
             }
             for f in FORMATS
         ]  # fmt: skip
-        runs = {"Keras predict": model.predict_on_batch}
+        runs = {name: model.predict_on_batch for name, model in models.items()}
         runs |= {format: runner(format, paths[format]) for format in FORMATS}
         one, eight = (np.zeros((count, size, size, 3), "float32") for count in (1, 8))
         single = measure({n: lambda run=run: run(one) for n, run in runs.items()}, args.rounds)

@@ -9,6 +9,7 @@ from keras_vit.export.precision import float32_copy
 from keras_vit.files import replacing
 
 OPSET = 18
+LIMIT = 2**31 - 2**20  # bytes of weights: protobuf ends at 2^31, less what the graph takes
 
 
 def onnx(model, path, classes=None):
@@ -24,12 +25,19 @@ def onnx(model, path, classes=None):
 
     Raises:
         ImportError: the extra is not installed.
-        ValueError: as `saved_model`; the model is quantised.
+        ValueError: as `saved_model`; the model is quantised, or larger than the 2 GB that an ONNX
+            file holds.
         OSError: the file cannot be written.
     """
     servable.check_backend()
     recipe = servable.check_model(model)
     labels = servable.labels_of(model, classes)
+    if 4 * model.count_params() > LIMIT:
+        raise ValueError(
+            f"An ONNX file holds at most {LIMIT} bytes. Received: {model.name}, whose "
+            f"{model.count_params()} parameters take {4 * model.count_params()} bytes. "
+            "Export it as a SavedModel."
+        )
     try:
         import tf2onnx
     except ImportError as error:
@@ -37,8 +45,11 @@ def onnx(model, path, classes=None):
             'ONNX files need an extra: pip install "keras-vit-zoo[onnx]". '
             f"Received: {type(error).__name__}: {error}."
         ) from error
-    function = signatures.prediction(float32_copy(model))
+    copy = float32_copy(model)
+    weights = {f"weight_{i}": variable for i, variable in enumerate(copy.variables)}
+    function = _with_weights_as_inputs(signatures.prediction(copy), weights)
     proto, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
+    _hold(proto.graph, weights)
     metadata = {"recipe": json.dumps(dataclasses.asdict(recipe))}
     if labels:
         metadata["class_names"] = "\n".join(labels)
@@ -46,6 +57,34 @@ def onnx(model, path, classes=None):
         proto.metadata_props.add(key=key, value=value)
     with replacing(path) as partial:
         partial.write_bytes(proto.SerializeToString())
+
+
+def _with_weights_as_inputs(function, weights):
+    """The function of images as one of (images, weights), so that the converter need not copy these."""
+    import keras
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec(v.shape, tf.float32, name) for name, v in weights.items()]
+
+    @tf.function(input_signature=[*function.input_signature, *specs], autograph=False)
+    def separate(images, *values):
+        mapping = list(zip(weights.values(), values, strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            return function.python_function(images)
+
+    return separate
+
+
+def _hold(graph, weights):
+    """Turns the inputs that are weights into constants of the graph."""
+    from onnx import numpy_helper
+
+    inputs = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    used = {name for node in graph.node for name in node.input}  # the seeds of dropout are not
+    for name in sorted(used & set(weights)):
+        graph.initializer.append(numpy_helper.from_array(weights[name].numpy(), name))
 
 
 def run_onnx(path):

@@ -11,6 +11,7 @@ from PIL import Image
 import keras_vit
 from keras_vit import export, registry
 from keras_vit.export.litert_file import run_litert
+from keras_vit.export import onnx_file
 from keras_vit.export.onnx_file import run_onnx
 from keras_vit.export.signatures import outputs_of
 from keras_vit.export.warm_up import shipped_pictures
@@ -111,6 +112,13 @@ def test_smaller_files(precision, difference, share, shipped, expected, calibrat
     assert np.abs(found - expected).max() <= difference
     assert path.stat().st_size < {"float16": 1.2e6}.get(precision, 0.8e6)
     assert b"Flex" not in path.read_bytes()
+
+
+def test_a_model_that_is_too_large_for_onnx(monkeypatch, tmp_path):
+    monkeypatch.setattr(onnx_file, "LIMIT", 10_000)
+    with pytest.raises(ValueError, match=r"at most 10000 bytes. Received: .*Export it as a Saved"):
+        export.onnx(tiny("ViT_B16"), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_litert_options(shipped, calibration, tmp_path):
