@@ -10,8 +10,8 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import export, registry
-from keras_vit.export.litert_file import run_litert
 from keras_vit.export import onnx_file
+from keras_vit.export.litert_file import run_litert
 from keras_vit.export.onnx_file import run_onnx
 from keras_vit.export.signatures import outputs_of
 from keras_vit.export.warm_up import shipped_pictures
