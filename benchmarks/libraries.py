@@ -1,4 +1,4 @@
-"""ViT-B/16 of every Keras library that is installed: 224 px, 1000 classes, random weights, logits out.
+"""ViT-B/16 or S/16 of every Keras library that is installed: 224 px, 1000 classes, random weights, logits out.
 
 The models normalise nothing and have no softmax: all of them compute the same function.
 """
@@ -6,45 +6,55 @@ The models normalise nothing and have no softmax: all of them compute the same f
 import functools
 import importlib
 
-
-def _keras_vit(module):
-    return module.ViT_B16(weights=None, include_preprocessing=False, classifier_activation=None)
+SIZES = {"ViT_B16": (768, 12), "ViT_S16": (384, 6)}  # width and heads, both of 12 blocks
 
 
-def _keras_hub(module):
+def _keras_vit(module, name):
+    build = getattr(module, name)
+    return build(weights=None, include_preprocessing=False, classifier_activation=None)
+
+
+def _keras_hub(module, name):
+    width, heads = SIZES[name]
     backbone = module.ViTBackbone(
-        (224, 224, 3), patch_size=16, num_layers=12, num_heads=12, hidden_dim=768, mlp_dim=3072
-    )
+        (224, 224, 3), patch_size=16, num_layers=12, num_heads=heads, hidden_dim=width,
+        mlp_dim=4 * width,
+    )  # fmt: skip
     return module.ViTImageClassifier(backbone, num_classes=1000, preprocessor=None, activation=None)
 
 
-def _vit_keras(module):
+def _vit_keras(module, name):
     return module.vit_b16(classes=1000, pretrained=False, pretrained_top=False)
 
 
-def _zeromodels(module):
-    return module.ViTImageClassify(num_classes=1000, classifier_activation="linear")
+def _zeromodels(module, name):
+    width, heads = SIZES[name]
+    return module.ViTImageClassify(
+        embed_dim=width, num_heads=heads, num_classes=1000, classifier_activation="linear"
+    )
 
 
-# name -> the module that holds its models, and the function that builds one
+# name -> the module that holds its models, the function that builds one, and those it builds
 LIBRARIES = {
-    "keras_vit": ("keras_vit", _keras_vit),
-    "keras_hub": ("keras_hub.models", _keras_hub),
-    "vit_keras": ("vit_keras.vit", _vit_keras),
-    "zeromodels": ("zeromodels.models.vit", _zeromodels),
+    "keras_vit": ("keras_vit", _keras_vit, SIZES),
+    "keras_hub": ("keras_hub.models", _keras_hub, SIZES),
+    "vit_keras": ("vit_keras.vit", _vit_keras, ["ViT_B16"]),
+    "zeromodels": ("zeromodels.models.vit", _zeromodels, SIZES),
 }
 
 
-def builders():
+def builders(name="ViT_B16"):
     """Functions that build the model, of the libraries that can be imported; what is wrong with the others."""
     found, missing = {}, {}
-    for name, (module, build) in LIBRARIES.items():
+    for library, (module, build, names) in LIBRARIES.items():
+        if name not in names:
+            continue
         try:
             module = importlib.import_module(module)
         except ImportError as error:
-            if name == "keras_vit":
+            if library == "keras_vit":
                 raise
-            missing[name] = str(error)
+            missing[library] = str(error)
         else:
-            found[name] = functools.partial(build, module)
+            found[library] = functools.partial(build, module, name)
     return found, missing

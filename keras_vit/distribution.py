@@ -54,6 +54,15 @@ def process():
     return jax.process_index(), jax.process_count()
 
 
+def of_first(values):
+    """The arrays of process 0, in every process; all of them must call this, with equal shapes."""
+    if process()[1] == 1:
+        return values
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.broadcast_one_to_all(values)
+
+
 @contextlib.contextmanager
 def data_parallel():
     """Divides every batch among all devices, of all processes, for models that are built inside.
@@ -74,11 +83,40 @@ def data_parallel():
             yield len(devices)
         return
     _check_backend()
-    before = keras.distribution.distribution()
     parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
-    keras.distribution.set_distribution(parallel)
-    try:
+    with _restored():
+        keras.distribution.set_distribution(parallel)
         yield parallel.device_mesh.devices.size
+
+
+@contextlib.contextmanager
+def model_parallel():
+    """For models that do not fit on one device: inside, `sharded` divides them among all of this machine.
+
+    Yields:
+        1, as every device sees the whole batch.
+
+    Raises:
+        ValueError: another backend than JAX, or several processes, of which none holds all weights
+            to save.
+    """
+    _check_backend()
+    _, processes = process()
+    if processes > 1:
+        raise ValueError(
+            "A model is divided among the devices of one machine. Received: "
+            f"{processes} processes. Use one, or divide the batches instead."
+        )
+    with _restored():
+        yield 1
+
+
+@contextlib.contextmanager
+def _restored():
+    """The distribution that is in force before is so afterwards."""
+    before = keras.distribution.distribution()
+    try:
+        yield
     finally:
         keras.distribution.set_distribution(before)
 
@@ -133,12 +171,12 @@ def _axes(variable):
     return None
 
 
-def sharded(model, mesh):
+def sharded(model, mesh=None):
     """A copy of a model that lives on the devices of a mesh; that mesh is then in force globally.
 
     Args:
         model: a plain model.
-        mesh: see `layout_map`.
+        mesh: see `layout_map`; by default all devices on the axis "model".
 
     Returns:
         A model of the same outputs, each device of the axis "model" holding its share of the blocks.
@@ -147,13 +185,18 @@ def sharded(model, mesh):
         ValueError: as `layout_map`, or another backend than JAX.
     """
     _check_backend()
+    if mesh is None:
+        devices = len(keras.distribution.list_devices())
+        mesh = keras.distribution.DeviceMesh((1, devices), ("batch", "model"))
     distribution = keras.distribution.ModelParallel(
-        layout_map=layout_map(model, mesh), batch_dim_name=mesh.axis_names[0]
-    )
-    weights = model.get_weights()
+        layout_map=layout_map(model, mesh), batch_dim_name=mesh.axis_names[0],
+        auto_shard_dataset=False,
+    )  # fmt: skip
+    values = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
     keras.distribution.set_distribution(distribution)
     copy = keras.models.clone_model(model)
-    copy.set_weights(weights)
+    for variable, value in zip(copy.variables, values, strict=True):  # random states among them
+        variable.assign(value)
     return copy
 
 

@@ -1,5 +1,7 @@
 """`keras-vit finetune` and `keras-vit evaluate`"""
 
+import contextlib
+import os
 import pathlib
 import sys
 
@@ -63,9 +65,10 @@ def _add_finetune(commands):
     add("--xla", choices=("auto", "on", "off"), default="auto",
         help="compile the training step; auto is on for GPU and TPU (default: auto)")  # fmt: skip
     add("--gradient-checkpointing", action="store_true", help="less memory, a third more time")
-    add("--distribute", choices=("none", "data"), default="none",
+    add("--distribute", choices=("none", "data", "model"), default="none",
         help="data divides every batch among all devices: those of this machine, or with "
-             "KERAS_BACKEND=jax and the next three options those of several (default: none)")  # fmt: skip
+             "KERAS_BACKEND=jax and the next three options those of several; model divides every "
+             "block among those of this machine, with KERAS_BACKEND=jax (default: none)")  # fmt: skip
     add("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
     add("--processes", type=models.positive, default=1, metavar="N", help="how many (default: 1)")
     add("--process-id", type=int, default=0, metavar="I", help="of this process, from 0")
@@ -79,7 +82,7 @@ def _finetune(args):
     from keras_vit.training.fine_tuning import finetune
 
     if args.processes > 1:
-        if not args.coordinator or args.distribute == "none":
+        if not args.coordinator or args.distribute != "data":
             raise ValueError(
                 "Several processes need --coordinator HOST:PORT and --distribute data. "
                 f"Received: --processes {args.processes}."
@@ -87,11 +90,29 @@ def _finetune(args):
         distribution.start(args.coordinator, args.process_id, args.processes)
     settings = None if args.resume and not args.data else _settings(args)
     verbose = 1 if sys.stdout.isatty() else 2
-    finetune(settings, args.out, args.resume, terminal.tell, verbose)
+    with _one_of(args.processes, args.process_id):
+        finetune(settings, args.out, args.resume, terminal.tell, verbose)
     out = pathlib.Path(args.out)
     if (out / "best.keras").exists():
         terminal.tell(f"Try next: keras-vit classify YOUR_PHOTO.jpg --model {out / 'best.keras'}")
     return 0
+
+
+@contextlib.contextmanager
+def _one_of(processes, index):
+    """An error in one of several processes ends it at once; leaving as usual would wait for the others."""
+    try:
+        yield
+    except Exception as error:
+        if processes == 1 or terminal.debugging():
+            raise
+        terminal.say(f"error: {error}")
+        terminal.say(
+            f"This was process {index} of {processes}. If another one ended or cannot be reached, "
+            "start all of them again with --resume."
+        )
+        sys.stdout.flush()
+        os._exit(2)
 
 
 def _settings(args):
@@ -124,7 +145,7 @@ def _settings(args):
         frozen_blocks=args.freeze, lora_rank=args.lora, shots=args.shots, precision=precision,
         xla=accelerated if args.xla == "auto" else args.xla == "on", seed=args.seed,
         skip_bad=args.skip_bad, gradient_checkpointing=args.gradient_checkpointing,
-        distribute=args.distribute == "data",
+        distribute=args.distribute,
     )  # fmt: skip
 
 

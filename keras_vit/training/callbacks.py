@@ -128,7 +128,7 @@ class BestModel(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         *before, now = ((row["val_accuracy"], -row["val_loss"]) for row in self.history.rows)
-        if before and now <= max(before):
+        if before and now <= max(before) and self.path.exists():
             return
         if self.averages:
             self.averages.on_test_begin()

@@ -6,6 +6,7 @@ import zipfile
 import keras
 import numpy as np
 
+from keras_vit import distribution
 from keras_vit.files import replacing
 
 
@@ -64,6 +65,24 @@ def load_state(path, model):
     for variable, value in zip(variables.values(), values, strict=True):
         variable.assign(value)
     return epoch
+
+
+def share_state(model, epoch):
+    """Puts the models of all processes where that of process 0 is: they may have stopped apart.
+
+    Args:
+        model: compiled.
+        epoch: number of epochs done in this process.
+
+    Returns:
+        The number of epochs done in process 0.
+    """
+    variables = list(_variables(model).values())
+    values = [keras.ops.convert_to_numpy(v) for v in variables]
+    epoch, *values = distribution.of_first([np.int32(epoch), *values])
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return int(epoch)
 
 
 def _variables(model):

@@ -19,7 +19,7 @@ from keras_vit.preprocessing import class_names_beside, recipe_of
 from keras_vit.registry import get_variant
 from keras_vit.training import callbacks as _callbacks
 from keras_vit.training import figures, probes
-from keras_vit.training.checkpoint import load_state
+from keras_vit.training.checkpoint import load_state, share_state
 from keras_vit.training.evaluation import Evaluation, evaluate, logits_of
 from keras_vit.training.opening import list_splits, open_samples
 from keras_vit.training.optimization import add_lora, freeze, optimizer_for
@@ -29,6 +29,11 @@ from keras_vit.training.samples import check_samples
 from keras_vit.training.settings import PRECISIONS, PROBES, Settings
 from keras_vit.training.splitting import few_shot, load_split, save_split, split_samples
 
+_PARALLEL = {
+    "none": lambda: contextlib.nullcontext(1),
+    "data": distribution.data_parallel,
+    "model": distribution.model_parallel,
+}
 STATE, BEST, CONFIG = "last.npz", "best.keras", "config.json"
 
 
@@ -62,9 +67,10 @@ def finetune(settings, out, resume=False, say=print, verbose=1):
         model = _model(settings, train.class_names)
         _start_run(settings, model, train, out)
         return _probe(settings, model, train, validation, out, say)
-    parallel = distribution.data_parallel() if settings.distribute else contextlib.nullcontext(1)
-    with parallel as devices:
+    with _PARALLEL[settings.distribute]() as devices:
         model = _model(settings, train.class_names)
+        if settings.distribute == "model":
+            model = distribution.sharded(model)
         if not resume:
             _start_run(settings, model, train, out)
         _fit(settings, model, train, validation, out, resume, say, verbose, devices)
@@ -251,6 +257,8 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
     )
     state = out / STATE
     epoch = load_state(state, trained) if resume and state.exists() else 0
+    if resume:
+        epoch = share_state(trained, epoch)
     _tell_plan(settings, recipe, length, model, train, validation, out, epoch, say)
     if epoch >= length.epochs:
         return

@@ -9,6 +9,7 @@ PROBES = {
     "linear-probe": "logistic regression on frozen features",
     "knn": "vote of the 20 nearest training pictures by frozen features (Wu et al. 2018)",
 }
+DISTRIBUTE = ("none", "data", "model")
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -39,8 +40,8 @@ class Settings:
         seed: of everything random.
         skip_bad: leave out pictures that cannot be read.
         gradient_checkpointing: see the models.
-        distribute: whether every batch is divided among all devices, see
-            `keras_vit.distribution.data_parallel`.
+        distribute: "data" divides every batch among all devices, "model" every block, see
+            `keras_vit.distribution`; "none" uses one.
     """
 
     data: str
@@ -64,7 +65,7 @@ class Settings:
     seed: int = 0
     skip_bad: bool = False
     gradient_checkpointing: bool = False
-    distribute: bool = False
+    distribute: str = "none"
 
     def __post_init__(self):
         if self.recipe not in (*RECIPES, *PROBES):
@@ -72,11 +73,12 @@ class Settings:
                 f"There is no such recipe. Received: recipe={self.recipe!r}. "
                 f"Available: {', '.join((*RECIPES, *PROBES))}."
             )
-        if self.precision not in PRECISIONS:
-            raise ValueError(
-                f"precision must be one of {', '.join(PRECISIONS)}. "
-                f"Received: precision={self.precision!r}."
-            )
+        for field, known in (("precision", PRECISIONS), ("distribute", DISTRIBUTE)):
+            if getattr(self, field) not in known:
+                raise ValueError(
+                    f"{field} must be one of {', '.join(known)}. "
+                    f"Received: {field}={getattr(self, field)!r}."
+                )
         if self.epochs and self.steps:
             raise ValueError(
                 "A training is so many epochs or so many steps. "

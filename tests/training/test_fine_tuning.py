@@ -91,6 +91,7 @@ def test_resume_needs_a_run_and_its_own_settings(tiny, pictures, tmp_path):
     [
         ({"recipe": "adam"}, "recipe='adam'.*vit-finetune.*knn"),
         ({"precision": "half"}, "precision='half'"),
+        ({"distribute": True}, "distribute must be one of none, data, model. Received: .*True"),
         ({"steps": 5}, "epochs=3, steps=5"),
         ({"validation_share": 1.0}, "validation_share=1.0"),
     ],
@@ -167,22 +168,27 @@ def finish(process):
     return output
 
 
-def compare_states(path, other, tolerance):
+def compare_states(path, other, tolerance, epochs=4):
     """Compares everything that two runs ended with."""
     with np.load(path) as a, np.load(other) as b:
-        assert int(a["epoch"]) == int(b["epoch"]) == 4
+        assert int(a["epoch"]) == int(b["epoch"]) == epochs
         assert a["names"].tolist() == b["names"].tolist()
         for key in set(a.files) - {"names"}:
             np.testing.assert_allclose(a[key], b[key], rtol=0, atol=tolerance, err_msg=key)
 
 
+def kill_after(path, process):
+    """Kills a process as soon as it has written a file."""
+    deadline = time.monotonic() + 300
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+
+
 def test_a_killed_run_resumes_to_the_same_weights(pictures, tmp_path):
     whole, killed = start(pictures, tmp_path / "whole"), start(pictures, tmp_path / "killed")
     state = tmp_path / "killed" / "last.npz"
-    deadline = time.monotonic() + 300
-    while not state.exists() and killed.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(killed.pid, signal.SIGKILL)
+    kill_after(state, killed)
     killed.communicate()
     finish(whole)
     assert "epochs" in finish(start(pictures, tmp_path / "killed", "--resume"))
@@ -192,20 +198,55 @@ def test_a_killed_run_resumes_to_the_same_weights(pictures, tmp_path):
         assert {**row, "seconds": 0} == pytest.approx({**other, "seconds": 0})
 
 
-def test_two_processes_train_as_one(pictures, tmp_path):
+def address():
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    data = ["--data", str(pictures), "--model", "Tiny", "--weights", "none", "--epochs", "4",
-            "--batch-size", "8"]  # fmt: skip
-    several = ["--distribute", "data", "--coordinator", address, "--processes", "2"]
-    environment = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    running = [start(pictures, tmp_path / "one", *data, **environment)] + [
-        start(pictures, tmp_path / "two", *data, *several, "--process-id", str(k), **environment)
-        for k in range(2)
+        return f"localhost:{free.getsockname()[1]}"
+
+
+JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+
+
+def data_of(pictures, epochs=4):
+    return ["--data", str(pictures), "--model", "Tiny", "--weights", "none", "--batch-size", "8",
+            "--epochs", str(epochs)]  # fmt: skip
+
+
+def start_two(pictures, out, *arguments):
+    shared = ["--distribute", "data", "--coordinator", address(), "--processes", "2"]
+    return [
+        start(pictures, out, *arguments, *shared, "--process-id", str(k), **JAX) for k in range(2)
     ]
-    for process in running:
+
+
+def test_two_processes_or_two_devices_train_as_one(pictures, tmp_path):
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    divided = [*data_of(pictures), "--distribute", "model"]
+    for process in [
+        start(pictures, tmp_path / "one", *data_of(pictures), **JAX),
+        start(pictures, tmp_path / "model", *divided, **JAX, **devices),
+        *start_two(pictures, tmp_path / "two", *data_of(pictures)),
+    ]:
         finish(process)
-    one, two, other = (tmp_path / name / "last.npz" for name in ("one", "two", "two/process-1"))
+    one, model, two, other = (
+        tmp_path / name / "last.npz" for name in ("one", "model", "two", "two/process-1")
+    )
     compare_states(two, other, 0)
     compare_states(one, two, 1e-5)
+    compare_states(one, model, 1e-5)
+
+
+def test_a_lost_process_ends_the_other_and_both_resume(pictures, tmp_path):
+    """Process 1 is killed before it has written its first state, which process 0 has by then."""
+    one, other = start_two(pictures, tmp_path, *data_of(pictures, epochs=40))
+    kill_after(tmp_path / "last.npz", other)
+    other.communicate()
+    output, _ = one.communicate(timeout=60)
+    assert one.returncode == 2
+    assert (
+        "This was process 0 of 2." in output and "start all of them again with --resume" in output
+    )
+    for process in start_two(pictures, tmp_path, "--resume"):
+        finish(process)
+    compare_states(tmp_path / "last.npz", tmp_path / "process-1" / "last.npz", 0, epochs=40)
+    assert len(read_history(tmp_path / "history.csv")) == 40
