@@ -156,6 +156,15 @@ def config_of(golden):
     return next(make for key, make in makers.items() if golden.name.startswith(key))(golden)
 
 
+def run(model, images):
+    """What a model gives, in arrays. TensorFlow needs longer to compile a small model than to run it."""
+    if keras.backend.backend() == "jax":
+        return model.predict(images, verbose=0)
+    return keras.tree.map_structure(
+        keras.ops.convert_to_numpy, model(keras.ops.convert_to_tensor(images, "float32"))
+    )
+
+
 def compare(golden, builder, path, key, images, arguments):
     outputs = {
         name.removeprefix(f"{key}/") if key else name: value
@@ -164,13 +173,13 @@ def compare(golden, builder, path, key, images, arguments):
     }
     common = {"weights": path, "input_shape": images.shape[1:], "include_preprocessing": False}
     bare = builder(include_top=False, name="bare", **common)
-    found = {"encoded": bare.predict(images, verbose=0)}
+    found = {"encoded": run(bare, images)}
     found.update(blocks(bare, images))
     found.update(stem_maps(bare, images))
     if "logits" in outputs and arguments.get("include_top", True):
         classes = outputs["logits"].shape[-1]
         model = builder(classes=classes, classifier_activation=None, **common, **arguments)
-        found["logits"] = model.predict(images, verbose=0)
+        found["logits"] = run(model, images)
         found.update(inner(model, images))
     prefix = golden.weights
     registers = next((v.shape[1] for k, v in prefix.items() if "regis" in k), 0)
@@ -191,7 +200,7 @@ def blocks(model, images):
     """Tokens after every block, the input of the first, and every attention map."""
     layers = [layer for layer in model.layers if "block_" in layer.name]
     inner = keras.Model(model.inputs, [layers[0].input, *(layer.output for layer in layers)])
-    values = inner.predict(images, verbose=0)
+    values = run(inner, images)
     found = {"tokens_in": values[0]}
     for i, layer in enumerate(layers):
         tokens, attention = layer(values[i], return_attention=True)
@@ -210,9 +219,8 @@ def stem_maps(model, images):
     maps = {n: model.get_layer(f"bare_{n}") for n in names if has_layer(model, f"bare_{n}")}
     if not maps:
         return {}
-    return keras.Model(model.inputs, {n: layer.output for n, layer in maps.items()}).predict(
-        images[:1], verbose=0
-    )
+    outputs = {name: layer.output for name, layer in maps.items()}
+    return run(keras.Model(model.inputs, outputs), images[:1])
 
 
 def has_layer(model, name):
@@ -222,7 +230,7 @@ def has_layer(model, name):
 def inner(model, images):
     """What the head reads."""
     head = model.layers[-1]
-    return {"pre_logits": keras.Model(model.inputs, head.input).predict(images, verbose=0)}
+    return {"pre_logits": run(keras.Model(model.inputs, head.input), images)}
 
 
 def expected(outputs, found, registers):

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from golden_files import Golden, config_of, write_checkpoint
+from golden_files import Golden, config_of, run, write_checkpoint
 
 import keras_vit
 from keras_vit import feature_extractor
@@ -17,7 +17,7 @@ def test_official_intermediate_layers(declare, tmp_path, stem):
     model = builder(
         weights=path, include_top=False, include_preprocessing=False, input_shape=(42, 42, 3)
     )
-    maps = feature_extractor(model, [-1]).predict(golden.inputs["42x42"], verbose=0)
+    maps = run(feature_extractor(model, [-1]), golden.inputs["42x42"])
     want = golden.outputs["42x42/intermediate_last_reshaped_nchw"].transpose(0, 2, 3, 1)
     np.testing.assert_allclose(maps["block_1"], want, atol=1e-5)
 
@@ -32,8 +32,8 @@ def randomized(model):
 def test_grid_and_tokens_agree(tiny):
     model = randomized(tiny(weights=None, input_shape=(16, 40, 3)))
     images = np.random.default_rng(1).uniform(0, 255, (2, 16, 40, 3))
-    grid = feature_extractor(model, [0, 1], normalize=False).predict(images, verbose=0)
-    tokens = feature_extractor(model, layout="tokens", normalize=False).predict(images, verbose=0)
+    grid = run(feature_extractor(model, [0, 1], normalize=False), images)
+    tokens = run(feature_extractor(model, layout="tokens", normalize=False), images)
     assert list(grid) == list(tokens) == ["block_0", "block_1"]
     assert grid["block_0"].shape == (2, 2, 5, 16) and tokens["block_0"].shape == (2, 11, 16)
     for name, value in grid.items():
@@ -44,18 +44,18 @@ def test_grid_and_tokens_agree(tiny):
 def test_norm_on_request_and_logits_untouched(tiny):
     model = randomized(tiny(weights=None))
     images = np.random.default_rng(1).uniform(0, 255, (2, 32, 32, 3))
-    before = model.predict(images, verbose=0)
-    last = feature_extractor(model, [-1], layout="tokens").predict(images, verbose=0)["block_1"]
+    before = run(model, images)
+    last = run(feature_extractor(model, [-1], layout="tokens"), images)["block_1"]
     norm = keras.Model(model.inputs, model.get_layer("tiny_encoder_norm").output)
-    np.testing.assert_array_equal(last, norm.predict(images, verbose=0))
-    np.testing.assert_array_equal(model.predict(images, verbose=0), before)
+    np.testing.assert_allclose(last, run(norm, images), atol=1e-5)
+    np.testing.assert_array_equal(run(model, images), before)
 
 
 def test_after_a_reload_and_at_a_dynamic_size(tiny, tmp_path):
     model = randomized(tiny(weights=None, input_shape=(None, None, 3), include_top=False))
     model.save(tmp_path / "m.keras")
     again = keras.models.load_model(tmp_path / "m.keras")
-    maps = feature_extractor(again, [1]).predict(np.zeros((1, 24, 40, 3)), verbose=0)
+    maps = run(feature_extractor(again, [1]), np.zeros((1, 24, 40, 3)))
     assert maps["block_1"].shape == (1, 3, 5, 16)
 
 

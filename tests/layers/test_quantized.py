@@ -5,6 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+from golden_files import run
 
 import keras_vit
 from keras_vit import registry
@@ -33,13 +34,13 @@ def test_every_family_is_the_same_after_a_reload(name, options, tmp_path):
     model = plain.model(config, classes=3, **options)
     images = np.random.default_rng(0).uniform(0, 255, (2, *config.image, 3))
     model.quantize("int8")
-    expected = model.predict(images, verbose=0)
+    expected = run(model, images)
     paths = _paths(model)
     for file in ("once.keras", "twice.keras"):
         model.save(tmp_path / file)
         model = keras.models.load_model(tmp_path / file)
         assert _paths(model) == paths
-        np.testing.assert_array_equal(model.predict(images, verbose=0), expected)
+        np.testing.assert_array_equal(run(model, images), expected)
     kernels = [v for v in model.variables if v.path.endswith("attention/query/kernel")]
     assert len(kernels) == 2 and {v.dtype for v in kernels} == {"int8"}
 
@@ -53,12 +54,12 @@ def test_the_shipped_model_stays_accurate(tmp_path):
     model = keras_vit.ViT_Mini4(weights="fashion-mnist")
     with np.load(registry.__file__.replace("registry.py", "data/fashion_mnist.npz")) as file:
         images = np.repeat(file["test_images"][:40, ..., None], 3, axis=-1)
-    before = model.predict(images, verbose=0).argmax(-1)
+    before = run(model, images).argmax(-1)
     model.save(tmp_path / "float32.keras")
     model.quantize("int8")
     model.save(tmp_path / "int8.keras")
     loaded = keras.models.load_model(tmp_path / "int8.keras")
-    assert (loaded.predict(images, verbose=0).argmax(-1) == before).sum() >= 39
+    assert (run(loaded, images).argmax(-1) == before).sum() >= 39
     sizes = [(tmp_path / name).stat().st_size for name in ("int8.keras", "float32.keras")]
     assert sizes[0] < 0.5 * sizes[1]
 

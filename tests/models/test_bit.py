@@ -8,7 +8,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from golden_files import Golden, write_checkpoint
+from golden_files import Golden, run, write_checkpoint
 from keras import ops
 
 import keras_vit
@@ -56,7 +56,7 @@ def compare(golden, model):
     wanted = {ours: want.pop(theirs) for theirs, ours in OURS.items()}
     stages = {n: layer for n, layer in names.items() if n.startswith("stage_")}
     outputs = {n: names[n].output for n in wanted} | {n: s.input for n, s in stages.items()}
-    found = keras.Model(model.inputs, outputs).predict(x, verbose=0)
+    found = run(keras.Model(model.inputs, outputs), x)
     for s, stage in enumerate(stages.values()):
         x = found.pop(stage.name.removeprefix("bit_"))
         for u in range(stage.units):
@@ -121,9 +121,9 @@ def test_features(bit, pooling, shape):
     model = randomized(bit(include_top=False, pooling=pooling, input_shape=(16, 24, 3)))
     assert model.output_shape == shape
     images = images_for(model, (16, 24))
-    grid = keras.Model(model.inputs, model.get_layer("bit_relu").output).predict(images, verbose=0)
+    grid = run(keras.Model(model.inputs, model.get_layer("bit_relu").output), images)
     reduce = {None: np.asarray, "avg": lambda x: x.mean((1, 2)), "max": lambda x: x.max((1, 2))}
-    np.testing.assert_allclose(model.predict(images, verbose=0), reduce[pooling](grid), atol=1e-5)
+    np.testing.assert_allclose(run(model, images), reduce[pooling](grid), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_any_size(bit):
         static = bit(input_shape=(*size, 3))
         static.set_weights(dynamic.get_weights())
         images = images_for(static, size)
-        want = static.predict(images, verbose=0)
-        np.testing.assert_allclose(dynamic.predict(images, verbose=0), want, atol=1e-5)
+        want = run(static, images)
+        np.testing.assert_allclose(run(dynamic, images), want, atol=1e-5)
     dynamic.compile("sgd", "mse", jit_compile=True)
-    np.testing.assert_allclose(dynamic.predict(images, verbose=0), want, atol=1e-5)
+    np.testing.assert_allclose(run(dynamic, images), want, atol=1e-5)
     assert keras_vit.recipe_of(dynamic).size == (32, 32)
 
 
@@ -166,8 +166,8 @@ def test_input_tensor_and_preprocessing(bit):
     outside.set_weights(randomized(inside).get_weights())
     images = images_for(inside)
     scaled = keras_vit.bit.preprocess_input(images, include_preprocessing=False)
-    want = inside.predict(images, verbose=0)
-    np.testing.assert_allclose(outside.predict(scaled, verbose=0), want, atol=1e-5)
+    want = run(inside, images)
+    np.testing.assert_allclose(run(outside, scaled), want, atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -175,9 +175,9 @@ def test_half_precision(bit, policy):
     model, half = bit(name="a"), bit(name="b", dtype=policy)
     half.set_weights(randomized(model).get_weights())
     images = images_for(model)
-    got = half.predict(images, verbose=0)
+    got = run(half, images)
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got, model.predict(images, verbose=0), atol=0.1)
+    np.testing.assert_allclose(got, run(model, images), atol=0.1)
 
 
 def test_training_reaches_every_parameter(bit):
@@ -219,11 +219,11 @@ def test_own_files(official, bit, tmp_path, stem, suffix):
                 input_shape=model.input_shape[1:], include_preprocessing=False)  # fmt: skip
     assert again.get_layer("bit_root_conv").standardization == {"G01": "timm", "G02": "bit"}[stem]
     x = golden.inputs[""]
-    want = model.predict(x, verbose=0)
-    np.testing.assert_array_equal(again.predict(x, verbose=0), want)
+    want = run(model, x)
+    np.testing.assert_array_equal(run(again, x), want)
     if suffix == ".keras":
         reloaded = keras.models.load_model(own)
-        np.testing.assert_array_equal(reloaded.predict(x, verbose=0), want)
+        np.testing.assert_array_equal(run(reloaded, x), want)
 
 
 def test_everything_is_accounted_for(official, bit, tmp_path):
@@ -260,7 +260,7 @@ def test_new_head_and_no_head(official):
     assert not np.array(fresh.get_layer("bit_head").kernel).any()
     _, bare = official("G02", include_top=False, pooling="avg")
     x = golden.inputs[""]
-    np.testing.assert_allclose(bare.predict(x, verbose=0), golden.outputs["pre_logits"], atol=2e-5)
+    np.testing.assert_allclose(run(bare, x), golden.outputs["pre_logits"], atol=2e-5)
     with pytest.raises(ValueError, match="`classes` should be 7. Received classes=3"):
         official("G02", classes=3)
 

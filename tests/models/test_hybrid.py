@@ -6,7 +6,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from golden_files import Golden, config_of, write_checkpoint
+from golden_files import Golden, config_of, run, write_checkpoint
 
 import keras_vit
 from keras_vit import feature_extractor
@@ -63,7 +63,7 @@ def test_positions_of_the_smallest_hybrid():
 @pytest.mark.parametrize("classifier", ["token", "gap"])
 def test_positions_and_classifiers(hybrid, positions, classifier):
     model = randomized(hybrid(positions=positions, classifier=classifier))
-    assert model.predict(images_for(model), verbose=0).shape == (2, 5)
+    assert run(model, images_for(model)).shape == (2, 5)
     names = {v.path.split("/")[-1] for v in model.get_layer("small_patch_encoder").weights}
     assert ("class_token" in names) == (classifier == "token")
     assert ("positions" in names) == (positions == "learned-1d")
@@ -79,7 +79,7 @@ def test_features(hybrid, pooling, shape):
 
 def test_feature_maps(hybrid):
     model = hybrid(input_shape=(32, 64, 3))
-    maps = feature_extractor(model, [0, 1]).predict(images_for(model), verbose=0)
+    maps = run(feature_extractor(model, [0, 1]), images_for(model))
     assert {m.shape for m in maps.values()} == {(2, 4, 8, 16)}
     stages = [model.get_layer(f"small_stage_{s}").output.shape for s in (1, 2)]
     assert stages == [(None, 8, 16, 32), (None, 4, 8, 64)]
@@ -94,10 +94,10 @@ def test_any_size_from_one_file(hybrid, config, tmp_path):
     wide = hybrid(config, weights=path, input_shape=(32, 64, 3))
     for static in (model, wide):
         images = images_for(static)
-        want = static.predict(images, verbose=0)
-        np.testing.assert_allclose(dynamic.predict(images, verbose=0), want, atol=1e-5)
+        want = run(static, images)
+        np.testing.assert_allclose(run(dynamic, images), want, atol=1e-5)
     dynamic.compile("sgd", "mse", jit_compile=True)
-    np.testing.assert_allclose(dynamic.predict(images, verbose=0), want, atol=1e-5)
+    np.testing.assert_allclose(run(dynamic, images), want, atol=1e-5)
     assert keras_vit.recipe_of(dynamic).size == (32, 32)
 
 
@@ -110,9 +110,9 @@ def test_sizes_are_multiples_of_the_whole_stride(hybrid):
 def test_half_precision(hybrid, policy):
     model, half = randomized(hybrid()), randomized(hybrid(dtype=policy))
     images = images_for(model)
-    got = half.predict(images, verbose=0)
+    got = run(half, images)
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got, model.predict(images, verbose=0), atol=0.1)
+    np.testing.assert_allclose(got, run(model, images), atol=0.1)
 
 
 def test_gradient_checkpointing_changes_nothing_but_memory(hybrid):
@@ -171,9 +171,7 @@ def test_own_files_keep_numerics(hybrid, official, tmp_path, stem, suffix):
     (model.save if suffix == ".keras" else model.save_weights)(own)
     again = hybrid(config, weights=own, classes=7, input_shape=shape)
     images = images_for(model)
-    np.testing.assert_array_equal(
-        again.predict(images, verbose=0), model.predict(images, verbose=0)
-    )
+    np.testing.assert_array_equal(run(again, images), run(model, images))
     assert again.get_layer("small_root_norm").epsilon == model.get_layer("small_root_norm").epsilon
 
 
@@ -222,12 +220,12 @@ def test_other_channels(hybrid, official):
     config, path, _ = official("B02")
     color = hybrid(config, weights=path, classes=7, include_preprocessing=False)
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype("float32")
-    want = color.predict(images, verbose=0)
+    want = run(color, images)
     doubled = hybrid(
         config, weights=path, classes=7, include_preprocessing=False, input_shape=(32, 32, 6)
     )
     # The tiled kernel is standardised again: everything before the first GroupNorm is doubled.
-    got = doubled.predict(np.concatenate([images, images], axis=-1), verbose=0)
+    got = run(doubled, np.concatenate([images, images], axis=-1))
     np.testing.assert_allclose(got, want, atol=1e-4)
     grey = hybrid(config, weights=path, classes=7, input_shape=(32, 32, 1))
-    assert math.isfinite(grey.predict(images_for(grey), verbose=0).sum())
+    assert math.isfinite(run(grey, images_for(grey)).sum())

@@ -8,12 +8,13 @@ from keras_vit.training.checkpoint import load_state, save_state
 CONFIG = plain.Config(patch=8, width=16, depth=2, heads=2, mlp=32, image=(16, 16))
 IMAGES = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3)).astype("float32")
 LABELS = np.arange(8) % 3
+EAGERLY = keras.backend.backend() == "tensorflow"  # a step takes less time than compiling it
 
 
 def model(classes=3, optimizer=None):
     built = plain.model(CONFIG, classes=classes, classifier_activation=None, dropout_rate=0.2)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    built.compile(optimizer or keras.optimizers.AdamW(1e-2), loss)
+    built.compile(optimizer or keras.optimizers.AdamW(1e-2), loss, run_eagerly=EAGERLY)
     return built
 
 

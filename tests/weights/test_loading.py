@@ -5,7 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from golden_files import Golden, config_of, write_checkpoint
+from golden_files import Golden, config_of, run, write_checkpoint
 
 import keras_vit
 from keras_vit.models import plain
@@ -105,7 +105,7 @@ def test_other_numerics_are_refused(google, timm):
 def test_two_loads_predict_the_same_bits(google):
     builder, path, _ = google
     images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3))
-    a, b = (builder(weights=path, name=n).predict(images, verbose=0) for n in "ab")
+    a, b = (run(builder(weights=path, name=n), images) for n in "ab")
     np.testing.assert_array_equal(a, b)
 
 
@@ -152,7 +152,7 @@ def test_without_a_head_the_features_are_those_before_it(google, tmp_path, pooli
     bare = {k: v for k, v in arrays.items() if not k.startswith("head/")}
     for file in (path, write_checkpoint(tmp_path / "bare.npz", bare)):
         model = builder(weights=file, include_top=False, pooling=pooling)
-        got = model.predict(images, verbose=0)
+        got = run(model, images)
         np.testing.assert_array_equal(got if pooling else got[:, 0], want)
 
 
@@ -254,7 +254,7 @@ def test_other_channel_counts(google, channels):
 def test_a_grey_picture_gives_the_same_scores_with_one_channel(google):
     builder, path, _ = google
     grey = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 1)).astype("float32")
-    colour = builder(weights=path).predict(grey.repeat(3, axis=-1), verbose=0)
+    colour = run(builder(weights=path), grey.repeat(3, axis=-1))
     single = builder(weights=path, input_shape=(32, 32, 1), name="one").predict(grey, verbose=0)
     np.testing.assert_allclose(single, colour, atol=1e-5)
 
@@ -290,13 +290,13 @@ def test_own_files_at_another_size_and_in_another_model(google, tmp_path):
     builder, path, _ = google
     model = builder(weights=path)
     images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3))
-    want = model.predict(images, verbose=0)
+    want = run(model, images)
     resized = values(builder(weights=path, input_shape=(48, 32, 3)))
     for file in ("own.keras", "own.weights.h5"):
         file = tmp_path / file
         (model.save if file.suffix == ".keras" else model.save_weights)(file)
         again = builder(weights=file, name="again")
-        np.testing.assert_array_equal(again.predict(images, verbose=0), want)
+        np.testing.assert_array_equal(run(again, images), want)
         larger = values(builder(weights=file, input_shape=(48, 32, 3)))
         assert_same(larger, resized)
         other = builder(weights=None, input_shape=(48, 32, 3))
