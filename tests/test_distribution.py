@@ -40,14 +40,14 @@ for part in ({}, {"attention": plain.re_attention}, {"feed_forward": plain.swigl
 """
 
 
-def run(program, backend="jax"):
+def run(program, *arguments, backend="jax"):
     """What a program prints in a process of its own, with virtual CPU devices and JAX."""
     environment = {
         **os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True,
         cwd=pathlib.Path(__file__).parents[1], timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -91,6 +91,7 @@ def test_process_numbers(monkeypatch):
 
 
 MIRRORED = """
+import sys
 import keras
 import numpy as np
 import tensorflow as tf
@@ -116,8 +117,13 @@ def losses():
 
 
 single = losses()
+stored = plain.model(config, classes=3)
+stored.save_weights(sys.argv[1] + "/stored.weights.h5")
 with distribution.data_parallel() as devices:
     parallel = losses()
+    loaded = plain.model(config, classes=3, weights=sys.argv[1] + "/stored.weights.h5")
+    for a, b in zip(loaded.get_weights(), stored.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
 print(devices, np.abs(np.subtract(single, parallel)).max())
 """
 
@@ -150,6 +156,6 @@ print(devices, np.abs(np.subtract(single, parallel)).max())
 @pytest.mark.parametrize(
     ("program", "backend", "devices"), [(MIRRORED, "tensorflow", 2), (DATA_PARALLEL, "jax", 8)]
 )
-def test_a_divided_batch_gives_the_same_loss(program, backend, devices):
-    found, difference = run(program, backend=backend).split()
+def test_a_divided_batch_gives_the_same_loss(program, backend, devices, tmp_path):
+    found, difference = run(program, str(tmp_path), backend=backend).split()
     assert int(found) == devices and float(difference) < 1e-5

@@ -249,6 +249,8 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
         trained, recipe, length.batch_size, length.steps_per_epoch, length.epochs,
         settings.accumulation,
     )  # fmt: skip
+    # steps_per_execution stays 1: a step of any model here outlasts what Python does in between, and
+    # an error can name its batch.
     trained.compile(
         optimizer,
         _loss(recipe),
