@@ -62,12 +62,13 @@ def finetune(settings, out, resume=False, say=print, verbose=1):
     out = _own_folder(pathlib.Path(out))
     settings = _opened_run(settings, out, resume)
     keras.utils.set_random_seed(settings.seed)
-    train, validation = _pictures(settings, out, resume, say)
     if settings.recipe in PROBES:
+        train, validation = _pictures(settings, out, resume, say)
         model = _model(settings, train.class_names)
         _start_run(settings, model, train, out)
         return _probe(settings, model, train, validation, out, say)
     with _PARALLEL[settings.distribute]() as devices:
+        train, validation = _pictures(settings, out, resume, say)
         model = _model(settings, train.class_names)
         if settings.distribute == "model":
             model = distribution.sharded(model)
@@ -374,6 +375,8 @@ def _tell_plan(settings, recipe, length, model, train, validation, out, epoch, s
     rate = recipe.peak_learning_rate(length.batch_size * settings.accumulation)
     accumulated = f" x {settings.accumulation}" if settings.accumulation > 1 else ""
     start = f", from epoch {epoch + 1}" if epoch else ""
+    if epoch >= length.epochs:
+        start = ", all of them done"
     for line in (
         f"data      {train.origin}: {len(train.class_names)} classes ({shown}{more})",
         f"pictures  {len(train):,} to train, {len(validation):,} to validate",

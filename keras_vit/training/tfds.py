@@ -1,5 +1,6 @@
 """Prepared data sets of TensorFlow Datasets, read from disk alone."""
 
+import contextlib
 import os
 import pathlib
 
@@ -46,14 +47,28 @@ def read(name, split, data_dir=None):
             "write the pictures into one folder a class."
         )
     decoders = {image: tfds.decode.SkipDecoding()}
-    dataset = builder.as_dataset(
-        split=split,
-        shuffle_files=False,
-        decoders=tfds.decode.PartialDecoding({image: True, label: True}, decoders=decoders),
-    )
+    with _quiet():
+        dataset = builder.as_dataset(
+            split=split,
+            shuffle_files=False,
+            decoders=tfds.decode.PartialDecoding({image: True, label: True}, decoders=decoders),
+        )
     rows = [(row[image], row[label]) for row in dataset.as_numpy_iterator()]
     images, labels = zip(*rows, strict=True)
     return list(images), np.array(labels), tuple(builder.info.features[label].names)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without what TensorFlow Datasets warns of in its own code."""
+    from absl import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def _builder(name, data_dir):
