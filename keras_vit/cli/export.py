@@ -10,7 +10,7 @@ def add_commands(commands):
     parser = commands.add_parser("export", help="write a model for servers and devices")
     parser.add_argument("model_file", nargs="?", metavar="MODEL.keras",
                         help="file to export; or --model")  # fmt: skip
-    parser.add_argument("--model", metavar="NAME", help="see `keras-vit list`")
+    parser.add_argument("--model", metavar="NAME", help="see `keras-vit list`; or a .keras file")
     parser.add_argument("--weights", metavar="W",
                         help="a named set, or a checkpoint file (default: the model's own)")  # fmt: skip
     models.add_size_option(parser)
@@ -49,6 +49,8 @@ def _export(args):
 
 def _check(args):
     """Raises ValueError for options that do not fit together."""
+    if args.model_file is None and args.model and args.model.endswith(".keras"):
+        args.model_file, args.model = args.model, None  # as the other commands take it
     if (args.model_file is None) == (args.model is None):
         raise ValueError("Name one model: MODEL.keras or --model NAME.")
     if args.model_file and (args.weights or args.image_size):

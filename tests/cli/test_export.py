@@ -49,7 +49,7 @@ def test_an_onnx_file_of_a_named_model(run, mini, tmp_path):
 def test_a_litert_file_of_8_bits(run, model_file, photos, tmp_path):
     pytest.importorskip("ai_edge_litert")
     out = ("-o", tmp_path / "out", "--format", "litert", "--precision", "int8")
-    code, stdout, _ = run("export", model_file, *out, "--calibration", photos)
+    code, stdout, _ = run("export", "--model", model_file, *out, "--calibration", photos)
     assert code == 0
     assert "  int8, built-in operations\n" in stdout
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mini.tflite"]
