@@ -29,6 +29,8 @@ def tiny(name, **options):
         config, width=24, depth=2, heads=2, mlp=32, attention=attention,
         image=(2 * config.pixels, 3 * config.pixels),
     )  # fmt: skip
+    if config.stages:
+        config = dataclasses.replace(config, stages=(1, 1, 1), stem_width=8, groups=4)
     model = plain.model(config, classes=10, **options)
     keras.utils.set_random_seed(1)
     model.layers[-2].kernel.assign(keras.random.normal(model.layers[-2].kernel.shape))
@@ -41,6 +43,7 @@ FAMILIES = {
     "DeepViT_S": {},
     "DINOv2_S14_reg4": {"dtype": "mixed_float16"},
     "DINOv2_g14": {"dtype": "mixed_bfloat16"},
+    "R50_B16": {},
 }
 
 
