@@ -12,6 +12,8 @@ from keras_vit.preprocessing import prepare
 
 _TRIES = 10  # to find a part of the wanted shape inside the picture
 _GREY = 128
+_CHAINS, _CHAIN = 3, 3  # of AugMix: how many, and how long they are at most
+_MIXED = (0, 1, 2, 3, 4, 9, 10, 12, 13)  # of `rand_augment_changes`: all but those of its test set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Augmentation:
         rand_augment: (layers, magnitude): every picture goes through so many changes drawn from
             fourteen (`rand_augment_changes`), whose strength is drawn up to the magnitude. 10 is the
             strongest of the paper, AugReg has 10 to 20. None: off.
+        aug_mix: magnitude of AugMix, as that of RandAugment; a picture is blended with three chains of
+            one to three changes of its shape and levels. 3 is that of the paper. 0: off.
         erasing: probability, 0..1, that a rectangle of a picture becomes noise.
         mix_up: alpha of MixUp, at least 0; picture and labels are blended with those of another one
             by a share from Beta(alpha, alpha). 0: off.
@@ -35,7 +39,7 @@ class Augmentation:
     Raises:
         ValueError: a value outside these ranges.
 
-    Source: random crops of Inception; RandAugment, arXiv:1909.13719; MixUp, arXiv:1710.09412;
+    Source: random crops of Inception; RandAugment, arXiv:1909.13719; AugMix, arXiv:1912.02781; MixUp, arXiv:1710.09412;
         CutMix, arXiv:1905.04899; random erasing, arXiv:1708.04896; their combination as in DeiT.
     """
 
@@ -43,6 +47,7 @@ class Augmentation:
     crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     rand_augment: tuple[int, float] | None = None
+    aug_mix: float = 0.0
     erasing: float = 0.0
     mix_up: float = 0.0
     cut_mix: float = 0.0
@@ -57,6 +62,7 @@ class Augmentation:
                 layers >= 1 and 0 <= magnitude <= 30,
                 "(layers, magnitude), at least 1 and 0..30",
             ),
+            "aug_mix": (0 <= self.aug_mix <= 30, "in 0..30"),
             "erasing": (0 <= self.erasing <= 1, "in 0..1"),
             "mix_up": (0 <= self.mix_up, "at least 0"),
             "cut_mix": (0 <= self.cut_mix <= 1, "in 0..1"),
@@ -128,6 +134,8 @@ class Augmentation:
             yield _on_images(_change(layers.RandomFlip, "horizontal"))
         if self.rand_augment:
             yield _rand_augment(*self.rand_augment)
+        if self.aug_mix:
+            yield _aug_mix(self.aug_mix)
         if self.erasing:
             yield _on_images(_change(layers.RandomErasing, (self.erasing, self.erasing)))
         mixing = []
@@ -227,26 +235,71 @@ def _one_of(changes):
 
 def _rand_augment(count, magnitude):
     """A step that gives every picture its own `count` changes."""
+
+    def combined(image, change, seed):
+        for k in range(count):
+            image = change(image, k)
+        return image
+
+    return _each_picture(rand_augment_changes(magnitude), count, combined)
+
+
+def _aug_mix(magnitude):
+    """A step that blends every picture with `_CHAINS` changed ones.
+
+    `keras.layers.AugMix` is not used: in a data pipeline it draws the changes once for all batches.
+    """
     changes = rand_augment_changes(magnitude)
+
+    def combined(image, change, seed):
+        import tensorflow as tf
+
+        drawn = tf.random.stateless_uniform([2 * _CHAINS + 1], seed, 1e-6, 1.0)
+        weights = -tf.math.log(drawn[:_CHAINS])  # in proportion: Dirichlet(1, ..., 1)
+        weights /= tf.reduce_sum(weights)
+        lengths, share = tf.math.ceil(_CHAIN * drawn[_CHAINS:-1]), drawn[-1]
+        result = (1 - share) * image
+        for c in range(_CHAINS):
+            changed = image
+            for k in range(_CHAIN):
+                draw = c * _CHAIN + k
+                changed = tf.cond(
+                    k < lengths[c],
+                    functools.partial(change, changed, draw),
+                    functools.partial(tf.identity, changed),
+                )
+            result += share * weights[c] * changed
+        return result
+
+    return _each_picture([changes[k] for k in _MIXED], _CHAINS * _CHAIN, combined)
+
+
+def _each_picture(changes, draws, combined):
+    """A step that changes every picture in its own way.
+
+    Args:
+        changes: to draw from.
+        draws: how many are drawn for a picture.
+        combined: function of a picture, of a function (picture, number of the draw) -> changed
+            picture, and of a seed.
+    """
 
     def step(images, labels, seeds):
         import tensorflow as tf
 
-        shape = [tf.shape(images)[0], count]
+        shape = [tf.shape(images)[0], draws]
         kinds = tf.random.stateless_uniform(shape, seeds.next(), 0, len(changes), tf.int32)
         own = tf.random.stateless_uniform([*shape, 2], seeds.next(), None, None, tf.int32)
 
         @functools.partial(
             tf.function, autograph=False
-        )  # so that it is traced once, not `count` times
+        )  # so that it is traced once, not `draws` times
         def changed_once(image, kind, seed):
             branches = [functools.partial(one, image, _Seeds(seed)) for one in changes]
             return tf.switch_case(kind, branches)
 
         def changed(image, kinds, own):
-            for k in range(count):
-                image = changed_once(image, kinds[k], own[k])
-            return image
+            return combined(image, lambda x, k: changed_once(x, kinds[k], own[k]), own[0] + 1)
 
         rows = (tf.cast(images, "float32"), kinds, own)
         spec = tf.TensorSpec(images.shape[1:], "float32")

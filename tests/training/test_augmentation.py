@@ -189,9 +189,10 @@ def test_brightness_goes_both_ways(changed):
     assert means.min() < -1 and means.max() > 1
 
 
-def test_rand_augment_changes_every_picture_in_its_own_way():
+@pytest.mark.parametrize("option", [{"rand_augment": (2, 10)}, {"aug_mix": 3}])
+def test_every_picture_is_changed_in_its_own_way(option):
     samples = Samples(np.stack([noise()] * N), np.arange(N), range(N))
-    augmentation = Augmentation(**OFF, rand_augment=(2, 10))
+    augmentation = Augmentation(**OFF, **option)
     dataset = training_dataset(samples, RECIPE, N, augmentation=augmentation).take(2)
     first, again = (list(dataset.as_numpy_iterator()) for _ in range(2))
     for (images, labels), (images_again, labels_again) in zip(first, again, strict=True):
@@ -201,12 +202,25 @@ def test_rand_augment_changes_every_picture_in_its_own_way():
         np.testing.assert_array_equal(labels, labels_again)
 
 
+def test_aug_mix_blends_with_the_picture():
+    """A grey picture stays grey, but for the edges that are moved in; a mixture stays near."""
+    for images, labels in batches(3, aug_mix=1):
+        assert images.shape == (N, *SIZE, 3)
+        assert np.abs(images[..., 0] - images[..., 2]).max() < 1e-3
+        distance = np.abs(images[:, 8, 12, 0] - labels * 30.0)
+        assert np.median(distance) < 40
+    textured = Samples(np.stack([noise()] * N), np.arange(N), range(N))
+    ((images, _),) = batches(1, samples=textured, aug_mix=3)
+    related = [np.corrcoef(image.ravel(), noise().ravel())[0, 1] for image in images]
+    assert 0.1 < np.mean(related) < 0.999
+
+
 @pytest.mark.parametrize(
     "option",
     [
         {"crop_area": (0, 1)}, {"crop_area": (0.5, 0.2)}, {"crop_aspect": (0, 1)},
         {"rand_augment": (0, 10)}, {"rand_augment": (2, 31)}, {"erasing": 1.5},
-        {"mix_up": -1}, {"cut_mix": 2},
+        {"aug_mix": 31}, {"mix_up": -1}, {"cut_mix": 2},
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused(option):
