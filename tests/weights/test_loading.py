@@ -148,7 +148,7 @@ def test_without_a_head_the_features_are_those_before_it(google, tmp_path, pooli
     builder, path, arrays = google
     images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3))
     whole = builder(weights=path)
-    want = keras.Model(whole.inputs, whole.get_layer("small_head").input).predict(images, verbose=0)
+    want = run(keras.Model(whole.inputs, whole.get_layer("small_head").input), images)
     bare = {k: v for k, v in arrays.items() if not k.startswith("head/")}
     for file in (path, write_checkpoint(tmp_path / "bare.npz", bare)):
         model = builder(weights=file, include_top=False, pooling=pooling)
