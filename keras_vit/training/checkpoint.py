@@ -31,10 +31,10 @@ def save_state(path, model, epoch):
 
 
 def load_state(path, model):
-    """Puts a model where `save_state` left it.
+    """Puts a model where `save_state` left it; that of every process where process 0 was.
 
     Args:
-        path: of the file.
+        path: of the file; without one nothing is done.
         model: compiled, of the same architecture and optimizer.
 
     Returns:
@@ -44,6 +44,20 @@ def load_state(path, model):
         ValueError: the file is damaged, or of another model or optimizer; the model is untouched.
     """
     variables = _variables(model)
+    if os.path.exists(path):
+        epoch, values = _read(path, variables)
+    else:
+        epoch, values = 0, [keras.ops.convert_to_numpy(v) for v in variables.values()]
+    # Processes may have stopped apart, and all of them must assign the same values.
+    epoch, *values = distribution.of_first([np.int32(epoch), *values])
+    if epoch:
+        for variable, value in zip(variables.values(), values, strict=True):
+            variable.assign(value)
+    return int(epoch)
+
+
+def _read(path, variables):
+    """(epoch, values) of a file for these variables."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             names = [str(name) for name in file["names"]]
@@ -62,27 +76,7 @@ def load_state(path, model):
             f"{path} is the state of another model or optimizer. "
             f"Received: {wrong[0]}, expected {wrong[1]}. Resume with the options of the first start."
         )
-    for variable, value in zip(variables.values(), values, strict=True):
-        variable.assign(value)
-    return epoch
-
-
-def share_state(model, epoch):
-    """Puts the models of all processes where that of process 0 is: they may have stopped apart.
-
-    Args:
-        model: compiled.
-        epoch: number of epochs done in this process.
-
-    Returns:
-        The number of epochs done in process 0.
-    """
-    variables = list(_variables(model).values())
-    values = [keras.ops.convert_to_numpy(v) for v in variables]
-    epoch, *values = distribution.of_first([np.int32(epoch), *values])
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
-    return int(epoch)
+    return epoch, values
 
 
 def _variables(model):

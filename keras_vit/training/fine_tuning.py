@@ -19,7 +19,7 @@ from keras_vit.preprocessing import class_names_beside, recipe_of
 from keras_vit.registry import get_variant
 from keras_vit.training import callbacks as _callbacks
 from keras_vit.training import figures, probes
-from keras_vit.training.checkpoint import load_state, share_state
+from keras_vit.training.checkpoint import load_state
 from keras_vit.training.evaluation import Evaluation, evaluate, logits_of
 from keras_vit.training.opening import list_splits, open_samples
 from keras_vit.training.optimization import add_lora, freeze, optimizer_for
@@ -259,9 +259,7 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
         jit_compile=settings.xla or keras.backend.backend() == "jax",
     )
     state = out / STATE
-    epoch = load_state(state, trained) if resume and state.exists() else 0
-    if resume:
-        epoch = share_state(trained, epoch)
+    epoch = load_state(state, trained) if resume else 0
     _tell_plan(settings, recipe, length, model, train, validation, out, epoch, say)
     if epoch >= length.epochs:
         return
