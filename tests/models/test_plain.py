@@ -251,7 +251,7 @@ def test_dynamic_size_gives_what_a_static_model_gives(build, tmp_path):
     np.testing.assert_allclose(compiled.predict(images_for(static), verbose=0), want, atol=1e-5)
 
 
-@pytest.mark.parametrize("row", ["plain", "rows_and_columns"])
+@pytest.mark.parametrize("row", ["plain", "rows_and_columns", "sincos"])
 def test_dynamic_sizes_train(build, row):
     model = build(row, input_shape=(None, None, 3))
     model.compile("sgd", "sparse_categorical_crossentropy")
