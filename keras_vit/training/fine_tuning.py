@@ -436,7 +436,7 @@ def _probe(settings, model, train, validation, out, say):
     classes = len(train.class_names)
     if settings.recipe == "knn":
         scores = probes.nearest_neighbours(features, labels, others, classes)
-        return _report(Evaluation(train.class_names, truth, scores, math.nan), out, say)
+        return _report(Evaluation(train.class_names, truth, scores), out, say)
     fitted = {"few-shot": probes.ridge_classifier, "linear-probe": probes.linear_probe}[
         settings.recipe
     ]

@@ -48,8 +48,8 @@ def training_dataset(
         threads: how many pictures to decode at once; None is one a processor core.
 
     Returns:
-        `tf.data.Dataset` of (images, labels): (B, h, w, 3) in 0..255, uint8 if they are only cut,
-        else float32; labels int32 (B,), or float32 (B, K).
+        `tf.data.Dataset` of (images, labels): (B, h, w, 3) in 0..255, uint8 if they are only cut and
+        mirrored, else float32; labels int32 (B,), or float32 (B, K).
 
     Raises:
         ValueError: a number outside these ranges, less than a batch, or no TensorFlow.

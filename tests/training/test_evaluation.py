@@ -1,4 +1,5 @@
 import json
+import types
 
 import keras
 import numpy as np
@@ -49,8 +50,16 @@ def test_summary_is_json():
     assert summary["images_per_second"] == 2.0
 
 
+def test_the_first_batch_does_not_count_for_the_speed(monkeypatch):
+    times = iter([0.0, 10.0, 11.0, 12.0])  # the first batch takes 10 s, the others 1 s
+    clock = types.SimpleNamespace(perf_counter=lambda: next(times))
+    monkeypatch.setattr("keras_vit.training.evaluation.time", clock)
+    batch = (np.zeros((4, 3), "float32"), np.zeros(4, int))
+    assert evaluate(classifier(None), [batch] * 3, NAMES).images_per_second == 4.0
+
+
 def test_a_class_without_pictures_has_no_accuracy():
-    evaluation = Evaluation(NAMES, np.array([0]), PROBABILITIES[:1], 1.0)
+    evaluation = Evaluation(NAMES, np.array([0]), PROBABILITIES[:1])
     assert evaluation.per_class()[2] == ("owl", 0, None)
 
 
