@@ -75,6 +75,8 @@ def finetune(settings, out, resume=False, say=print, verbose=1):
         if not resume:
             _start_run(settings, model, train, out)
         _fit(settings, model, train, validation, out, resume, say, verbose, devices)
+    rows = _callbacks.read_history(out / "history.csv")
+    _draw(figures.curves, (rows,), out / "curves.png", say)
     best = keras.models.load_model(out / BEST, compile=False)
     return _finish(settings, best, validation, out, say)
 
@@ -303,7 +305,6 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
             _callbacks.LastState(state),
         ],
     )  # fmt: skip
-    _draw(figures.curves, (history.rows,), out / "curves.png", say)
 
 
 def _own_part(*batch):

@@ -140,8 +140,15 @@ def test_a_run_starts_from_another_one_at_a_higher_resolution(tiny, pictures, tm
 
 
 PROGRAM = """
-import os, sys
+import os, signal, sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+name, times = os.environ.get("KILLED_BEFORE", "nothing 1").split()
+replace, left = os.replace, [None] * int(times)
+def replace_or_die(source, target):
+    if os.path.basename(target) == name and left.pop() is None and not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+os.replace = replace_or_die
 from keras_vit import registry
 from keras_vit.models import plain
 config = plain.Config(patch=8, width=16, depth=2, heads=2, mlp=32, image=(32, 32))
@@ -188,17 +195,28 @@ def kill_after(path, writer, process):
     os.kill(process.pid, signal.SIGKILL)
 
 
-def test_a_killed_run_resumes_to_the_same_weights(pictures, tmp_path):
-    whole, killed = start(pictures, tmp_path / "whole"), start(pictures, tmp_path / "killed")
-    state = tmp_path / "killed" / "last.npz"
-    kill_after(state, killed, killed)
-    killed.communicate()
-    finish(whole)
-    assert "epochs" in finish(start(pictures, tmp_path / "killed", "--resume"))
-    compare_states(tmp_path / "whole" / "last.npz", state, 0)
-    histories = [read_history(tmp_path / run / "history.csv") for run in ("whole", "killed")]
-    for row, other in zip(*histories, strict=True):
+def test_a_run_killed_again_and_again_ends_with_the_same_weights(pictures, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(start(pictures, whole))
+    arguments = ()
+    # Before anything can be resumed, in the middle of an epoch's files, after the last epoch.
+    for moment in ("last.npz 1", "history.csv 3", "curves.png 1"):
+        process = start(pictures, killed, *arguments, KILLED_BEFORE=moment)
+        output, _ = process.communicate(timeout=200)
+        assert process.returncode == -signal.SIGKILL, output
+        arguments = ("--resume",)
+    assert "all of them done" in finish(start(pictures, killed, "--resume"))
+    assert {path.name for path in whole.iterdir()} == {path.name for path in killed.iterdir()}
+    compare_states(whole / "last.npz", killed / "last.npz", 0)
+    for row, other in zip(
+        *(read_history(run / "history.csv") for run in (whole, killed)), strict=True
+    ):
         assert {**row, "seconds": 0} == pytest.approx({**other, "seconds": 0})
+    best, other = (
+        keras.models.load_model(run / "best.keras", compile=False) for run in (whole, killed)
+    )
+    for variable, same in zip(best.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(variable, same)
 
 
 def address():
