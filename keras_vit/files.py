@@ -25,7 +25,7 @@ def replacing(path):
 @contextlib.contextmanager
 def temporary(path):
     """Gives an unused hidden path beside `path`, with the same suffix; what is there in the end is removed."""
-    partial = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
+    partial = path.with_name(f".{secrets.token_hex(4)}-{path.name}")  # as in `remove_leftovers`
     try:
         yield partial
     finally:
@@ -33,6 +33,12 @@ def temporary(path):
             shutil.rmtree(partial)
         else:
             partial.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder):
+    """Removes the files that `temporary` made in a folder and a killed process left there."""
+    for path in pathlib.Path(folder).glob("." + 8 * "[0-9a-f]" + "-*"):
+        path.unlink()
 
 
 def write_json(path, value):

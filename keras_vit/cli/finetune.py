@@ -73,10 +73,29 @@ def _add_finetune(commands):
     add("--processes", type=models.positive, default=1, metavar="N", help="how many (default: 1)")
     add("--process-id", type=int, default=0, metavar="I", help="of this process, from 0")
     add("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
-    parser.set_defaults(run=_finetune)
+    parser.set_defaults(run=_finetune, defaults=parser.get_default)
+
+
+_WITH_RESUME = {"out", "resume", "distribute", "coordinator", "processes", "process_id"}
+
+
+def _refuse_other_options(args):
+    """A resumed run has its own settings, which options would seem to change."""
+    given = [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        for name, value in vars(args).items()
+        if name not in {*_WITH_RESUME, "run", "defaults"} and value != args.defaults(name)
+    ]
+    if given:
+        raise ValueError(
+            f"A run is resumed with its own settings. Received: {', '.join(given)}. "
+            "Leave that out, or start another run."
+        )
 
 
 def _finetune(args):
+    if args.resume and not args.data:
+        _refuse_other_options(args)
     terminal.start_keras()
     from keras_vit import distribution
     from keras_vit.training.fine_tuning import finetune
@@ -88,9 +107,9 @@ def _finetune(args):
                 f"Received: --processes {args.processes}."
             )
         distribution.start(args.coordinator, args.process_id, args.processes)
-    settings = None if args.resume and not args.data else _settings(args)
     verbose = 1 if sys.stdout.isatty() else 2
     with _one_of(args.processes, args.process_id):
+        settings = None if args.resume and not args.data else _settings(args)
         finetune(settings, args.out, args.resume, terminal.tell, verbose)
     out = pathlib.Path(args.out)
     if (out / "best.keras").exists():
@@ -103,10 +122,10 @@ def _one_of(processes, index):
     """An error in one of several processes ends it at once; leaving as usual would wait for the others."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if processes == 1 or terminal.debugging():
             raise
-        terminal.say(f"error: {error}")
+        terminal.say(f"error: {error}" if str(error) else "interrupted")
         terminal.say(
             f"This was process {index} of {processes}. If another one ended or cannot be reached, "
             "start all of them again with --resume."
@@ -168,7 +187,7 @@ def _evaluate(args):
     terminal.start_keras()
     from keras_vit.files import write_json
     from keras_vit.preprocessing import recipe_of
-    from keras_vit.training.evaluation import evaluate, real_accuracy
+    from keras_vit.training.evaluation import evaluate, real_accuracy, real_labels
     from keras_vit.training.opening import open_samples
     from keras_vit.training.pipeline import evaluation_dataset
     from keras_vit.training.samples import check_samples
@@ -188,20 +207,21 @@ def _evaluate(args):
     for text in check.bad:
         terminal.say(f"left out, {': '.join(text)}")
     samples = check.samples
+    right = real_labels(samples.names, args.real) if args.real else None
     batches = evaluation_dataset(samples, recipe_of(opened.model), args.batch_size)
     with terminal.progress_bar("pictures", len(samples)) as advance:
         evaluation = evaluate(opened.model, batches, samples.class_names,
                               lambda count: [advance() for _ in range(count)])  # fmt: skip
     summary = {"model": opened.title, "data": samples.origin, **evaluation.summary()}
-    if args.real:
-        summary["real_top1"] = real_accuracy(evaluation, samples.images, args.real)
+    if right:
+        summary["real_top1"] = real_accuracy(evaluation, right)
     if target:
         write_json(target, summary)
     if args.json == "-":
         terminal.write_json(summary)
-        return 1 if check.bad else 0
-    _tell(summary)
-    return 1 if check.bad else 0
+    else:
+        _tell(summary)
+    return 0
 
 
 def _tell(summary):

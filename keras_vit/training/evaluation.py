@@ -141,13 +141,19 @@ def evaluate(model, dataset, class_names, on_batch=None):
         raise ValueError("There is no picture to evaluate. Received: an empty data set.")
     labels = np.concatenate(labels).astype(int)
     check_labels(labels, classes)
-    probabilities = _probabilities(np.concatenate(found), activation)
+    class_scores = probabilities(np.concatenate(found), activation)
     warm = 1 if len(found) > 1 else 0  # the first batch, if there are more, compiles the model
     rate = sum(map(len, found[warm:])) / (clock[-1] - clock[warm])
-    return Evaluation(tuple(class_names), labels, probabilities, rate)
+    return Evaluation(tuple(class_names), labels, class_scores, rate)
 
 
-def _probabilities(scores, activation):
+def probabilities(scores, activation):
+    """Probabilities (N, classes) of the scores (N, classes) of a model that ends in an activation.
+
+    Args:
+        scores: float array.
+        activation: what `last_activation` gives; "sigmoid" scores are divided by their sum.
+    """
     if activation == "softmax":
         return scores
     if activation == "sigmoid":
@@ -188,38 +194,52 @@ def logits_of(model):
     return model
 
 
-def real_accuracy(evaluation, paths, file):
-    """Accuracy by the ReaL labels of the ImageNet validation pictures.
+def real_labels(names, file):
+    """The ReaL labels of ImageNet validation pictures.
 
     Args:
-        evaluation: of these pictures, 1,000 classes.
-        paths: of the pictures, in the same order, with their published names.
+        names: of the pictures, which end in their published file names.
         file: path of `real.json`, a list of the right labels of each of the 50,000 pictures.
 
     Returns:
-        Share in 0..1 of the pictures with a right label whose prediction is one of them.
+        For every picture the list of its right labels, empty for some.
 
     Raises:
-        ValueError: a picture has another name, or the file is not that list.
+        ValueError: a picture has another name, none has a label, or the file is not that list.
 
     Source: Beyer et al. 2020 (arXiv:2006.07159); github.com/google-research/reassessed-imagenet.
     """
-    lists = json.loads(pathlib.Path(file).read_text())
+    try:
+        lists = json.loads(pathlib.Path(file).read_text())
+    except ValueError as error:
+        raise ValueError(f"The file of ReaL labels is no JSON: {file}: {error}") from error
     if not isinstance(lists, list) or not all(isinstance(entry, list) for entry in lists):
         raise ValueError(
             f"The ReaL labels must be a JSON list of lists of labels. Received: {file}."
         )
-    hits = []
-    for path, prediction in zip(paths, evaluation.predictions, strict=True):
-        match = re.search(r"ILSVRC2012_val_(\d{8})", pathlib.Path(path).name)
+    found = []
+    for name in names:
+        match = re.search(r"ILSVRC2012_val_(\d{8})", pathlib.Path(name).name)
         if match is None or not 1 <= int(match[1]) <= len(lists):
             raise ValueError(
                 "ReaL labels belong to pictures named ILSVRC2012_val_00000001.JPEG and so on. "
-                f"Received: {path}, with {len(lists)} entries in {file}."
+                f"Received: {name}, with {len(lists)} entries in {file}."
             )
-        right = lists[int(match[1]) - 1]
-        if right:
-            hits.append(int(prediction) in right)
-    if not hits:
-        raise ValueError(f"None of the {len(paths)} pictures has a ReaL label in {file}.")
-    return float(np.mean(hits))
+        found.append(lists[int(match[1]) - 1])
+    if not any(found):
+        raise ValueError(f"None of the {len(found)} pictures has a ReaL label in {file}.")
+    return found
+
+
+def real_accuracy(evaluation, right):
+    """Accuracy by the ReaL labels.
+
+    Args:
+        evaluation: of ImageNet validation pictures, 1,000 classes.
+        right: their `real_labels`.
+
+    Returns:
+        Share in 0..1 of the pictures with a right label whose prediction is one of them.
+    """
+    pairs = zip(evaluation.predictions.tolist(), right, strict=True)
+    return float(np.mean([prediction in labels for prediction, labels in pairs if labels]))

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit import distribution
-from keras_vit.files import replacing, write_json
+from keras_vit.files import remove_leftovers, replacing, write_json
 from keras_vit.preprocessing import class_names_beside, recipe_of
 from keras_vit.registry import get_variant
 from keras_vit.training import callbacks as _callbacks
@@ -35,12 +35,13 @@ _PARALLEL = {
     "model": distribution.model_parallel,
 }
 STATE, BEST, CONFIG = "last.npz", "best.keras", "config.json"
+SHOWN_CLASSES = 20  # of the plan
 
 
 def finetune(settings, out, resume=False, say=print, verbose=1):
     """Trains a model on labelled pictures, validates it after every epoch, evaluates the best.
 
-    Writes to `out`: config.json, classes.json, split.csv (see `save_split`), history.csv,
+    Writes to `out`: config.json, classes.json, split.json (see `save_split`), history.csv,
     best.keras, last.npz (the whole state, from which `resume` goes on), tensorboard/, curves.png,
     metrics.json, confusion.csv, confusion.png.
 
@@ -65,15 +66,13 @@ def finetune(settings, out, resume=False, say=print, verbose=1):
     if settings.recipe in PROBES:
         train, validation = _pictures(settings, out, resume, say)
         model = _model(settings, train.class_names)
-        _start_run(settings, model, train, out)
+        _start_run(settings, train, out)
         return _probe(settings, model, train, validation, out, say)
     with _PARALLEL[settings.distribute]() as devices:
         train, validation = _pictures(settings, out, resume, say)
         model = _model(settings, train.class_names)
         if settings.distribute == "model":
             model = distribution.sharded(model)
-        if not resume:
-            _start_run(settings, model, train, out)
         _fit(settings, model, train, validation, out, resume, say, verbose, devices)
     rows = _callbacks.read_history(out / "history.csv")
     _draw(figures.curves, (rows,), out / "curves.png", say)
@@ -87,11 +86,10 @@ def _own_folder(out):
     return out / f"process-{index}" if index else out
 
 
-def _start_run(settings, model, train, out):
-    """Writes what the run begins with."""
-    _check_space(out, model)
-    write_json(out / CONFIG, dataclasses.asdict(settings))
+def _start_run(settings, train, out):
+    """Writes what the run begins with; from then on it can be resumed."""
     write_json(out / "classes.json", train.class_names)
+    write_json(out / CONFIG, dataclasses.asdict(settings))
 
 
 def _opened_run(settings, out, resume):
@@ -100,8 +98,8 @@ def _opened_run(settings, out, resume):
     if resume:
         if not config.exists():
             raise ValueError(f"There is no run to resume in '{out}': it has no {CONFIG}.")
-        for leftover in out.glob(".*-*"):  # of a file that was being written at the stop
-            leftover.unlink()
+        remove_leftovers(out)
+        _check_writable(out)
         stored = Settings(**_tuples(json.loads(config.read_text())))
         if settings is not None and settings != stored:
             differing = [
@@ -120,10 +118,14 @@ def _opened_run(settings, out, resume):
             f"There is a run in '{out}' already. Go on with it by --resume, or choose another folder."
         )
     out.mkdir(parents=True, exist_ok=True)
+    _check_writable(out)
+    return settings
+
+
+def _check_writable(out):
     probe = out / ".writable"
     probe.write_bytes(b"")
     probe.unlink()
-    return settings
 
 
 def _tuples(config):
@@ -137,9 +139,7 @@ def _pictures(settings, out, resume, say):
         train = open_samples(settings.data)
         validation = open_samples(settings.validation, class_names=train.class_names)
         parts = {"train": train, "validation": validation}
-    elif "validation" in list_splits(settings.data) and ":" not in settings.data.removeprefix(
-        "tfds:"
-    ):
+    elif "validation" in list_splits(settings.data) and not _names_split(settings.data):
         train = open_samples(settings.data, "train")
         parts = {
             "train": train,
@@ -188,6 +188,11 @@ def _model(settings, class_names):
             "gradient_checkpointing": settings.gradient_checkpointing,
         }
     known = inspect.signature(variant.function).parameters
+    if settings.gradient_checkpointing and "gradient_checkpointing" not in known:
+        raise ValueError(
+            "Gradient checkpointing recomputes transformer blocks. "
+            f"Received: {variant.name}, which has none. Leave it out."
+        )
     options = {k: v for k, v in options.items() if v and k in known}
     if settings.image_size:
         options["input_shape"] = (*settings.image_size, 3)
@@ -203,7 +208,8 @@ def _model(settings, class_names):
 
 def _check_space(out, model):
     """Raises OSError unless the disk has room for the files of a run."""
-    needed = 6 * 4 * model.count_params()  # two optimizer slots, a copy while it is written
+    # Weights, averages and two optimizer slots, the new state beside the old one, and the best model.
+    needed = 10 * 4 * model.count_params()
     free = shutil.disk_usage(out).free
     if free < needed:
         raise OSError(
@@ -254,15 +260,14 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
     )  # fmt: skip
     # steps_per_execution stays 1: a step of any model here outlasts what Python does in between, and
     # an error can name its batch.
-    trained.compile(
-        optimizer,
-        _loss(recipe),
-        weighted_metrics=["accuracy"],
-        jit_compile=settings.xla or keras.backend.backend() == "jax",
-    )
+    xla = settings.xla or keras.backend.backend() == "jax"
+    trained.compile(optimizer, _loss(recipe), weighted_metrics=["accuracy"], jit_compile=xla)
     state = out / STATE
     epoch = load_state(state, trained) if resume else 0
-    _tell_plan(settings, recipe, length, model, train, validation, out, epoch, say)
+    _check_space(out, model)
+    if not resume:
+        _start_run(settings, train, out)
+    _tell_plan(settings, recipe, length, model, train, validation, out, epoch, xla, say)
     if epoch >= length.epochs:
         return
     history = _callbacks.History(out / "history.csv", epoch)
@@ -276,6 +281,7 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
         augmentation=recipe.augmentation,
         seed=settings.seed,
         epoch=epoch,
+        steps=length.steps_per_epoch,
         one_hot=True,
         drop_remainder=True,
     )
@@ -284,8 +290,10 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
     )
     if devices > 1 and keras.backend.backend() == "jax":
         training_batches = training_batches.map(_own_part)
+        filled = steps_per_epoch(validation, length.batch_size) * length.batch_size
+        weight = filled / len(validation)  # Keras divides the loss by the rows that fill up, too
         validation_batches = validation_batches.map(
-            lambda *batch: _own_part(*_filled(*batch, length.batch_size))
+            lambda *batch: _own_part(*_filled(*batch, length.batch_size, weight))
         )
     trained.fit(
         training_batches,
@@ -318,13 +326,13 @@ def _own_part(*batch):
     return tuple(map(part, batch))
 
 
-def _filled(images, labels, batch_size):
-    """A batch of full size, and the weight of each row: 0 for those that fill the last batch."""
+def _filled(images, labels, batch_size, weight):
+    """A batch of full size, and `weight` for each row, 0 for those that fill the last batch."""
     import tensorflow as tf
 
     count = tf.shape(images)[0]
     rows = tf.range(batch_size) % count
-    weights = tf.cast(tf.range(batch_size) < count, tf.float32)
+    weights = weight * tf.cast(tf.range(batch_size) < count, tf.float32)
     return (
         tf.ensure_shape(tf.gather(images, rows), (batch_size, *images.shape[1:])),
         tf.ensure_shape(tf.gather(labels, rows), (batch_size, *labels.shape[1:])),
@@ -365,10 +373,11 @@ def _tensorboard(out, say):
     return [keras.callbacks.TensorBoard(str(out / "tensorboard"), write_graph=False)]
 
 
-def _tell_plan(settings, recipe, length, model, train, validation, out, epoch, say):
-    counts = sorted(zip(train.counts(), train.class_names, strict=True), reverse=True)
-    shown = ", ".join(f"{name} {count:,}" for count, name in counts[:5])
-    more = f", and {len(counts) - 5} more classes" if len(counts) > 5 else ""
+def _tell_plan(settings, recipe, length, model, train, validation, out, epoch, xla, say):
+    counts = list(zip(train.class_names, train.counts(), strict=True))  # in label order
+    shown = ", ".join(f"{name} {count:,}" for name, count in counts[:SHOWN_CLASSES])
+    if len(counts) > SHOWN_CLASSES:
+        shown += f", and {len(counts) - SHOWN_CLASSES:,} more in classes.json"
     height, width, _ = model.input_shape[1:]
     trained = sum(math.prod(v.shape) for v in model.trainable_variables)
     rate = recipe.peak_learning_rate(length.batch_size * settings.accumulation)
@@ -377,14 +386,14 @@ def _tell_plan(settings, recipe, length, model, train, validation, out, epoch, s
     if epoch >= length.epochs:
         start = ", all of them done"
     for line in (
-        f"data      {train.origin}: {len(train.class_names)} classes ({shown}{more})",
+        f"data      {train.origin}: {len(train.class_names)} classes ({shown})",
         f"pictures  {len(train):,} to train, {len(validation):,} to validate",
         f"model     {settings.model}, weights {settings.weights or 'random'}, {height}x{width}, "
         f"{model.count_params():,} parameters, {trained:,} of them trained",
         f"recipe    {recipe.name}: {recipe.summary} ({recipe.source})",
         f"training  {length.epochs} epochs of {length.steps_per_epoch:,} steps of "
         f"{length.batch_size}{accumulated} pictures{start}; {recipe.optimizer}, learning rate up to "
-        f"{rate:.3g}; {settings.precision}, XLA {'on' if settings.xla else 'off'}, seed "
+        f"{rate:.3g}; {settings.precision}, XLA {'on' if xla else 'off'}, seed "
         f"{settings.seed}",
         f"output    {out}",
     ):

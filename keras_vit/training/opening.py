@@ -1,6 +1,8 @@
 """Labelled pictures from where people keep them: folders, CSV files, TensorFlow Datasets."""
 
+import collections
 import csv
+import dataclasses
 import os
 import pathlib
 
@@ -192,6 +194,12 @@ def _open_csv(path, split, class_names):
             f"'{path}' lists {len(missing)} of {len(images)} files that do not exist:\n"
             f"{listed(missing)}\nPaths must be relative to '{path.parent}', or absolute."
         )
+    twice = [file for file, count in collections.Counter(f for f, _ in rows).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"'{path}' lists {len(twice)} files more than once:\n{listed(twice)}\nWhich label they "
+            "have, and which part of a split they are in, must be clear. Keep one line of each."
+        )
     names, labels = _names_and_labels(f"'{path}'", [label for _, label in rows], class_names)
     return Samples(images, labels, names, str(path), [file for file, _ in rows])
 
@@ -232,11 +240,12 @@ def _names_and_labels(origin, texts, class_names):
     if whole and not set(texts) <= set(class_names or ()):
         labels = np.array([int(text) for text in texts])
         if class_names is None:
-            unused = sorted(set(range(labels.max())) - set(labels.tolist()))
-            if unused:
+            used = np.unique(labels)
+            gaps = np.flatnonzero(used != np.arange(len(used)))
+            if len(gaps):
                 raise ValueError(
                     f"{origin}: labels that are whole numbers must count from 0 without a gap. "
-                    f"Received: labels up to {labels.max()}, and none is {unused[0]}."
+                    f"Received: labels up to {used[-1]}, and none is {gaps[0]}."
                 )
             class_names = map(str, range(labels.max() + 1))
         return tuple(class_names), labels
@@ -251,10 +260,10 @@ def _open_tfds(text, split, class_names, data_dir):
         raise ValueError(f"There are two splits. Received: '{text}' with split={split!r}.")
     split = split or in_text or None
     _check_split(f"The data set {name}", split, tfds.splits(name, data_dir))
-    images, labels, names = tfds.read(name, split, data_dir)
-    origin = f"{_TFDS}{name}:{split}"
-    if class_names is not None:
-        order = _checked_names(origin, names, class_names)
-        labels = np.array([order.index(name) for name in names])[labels]
-        names = order
-    return Samples(images, labels, names, origin)
+    images, labels, names, files = tfds.read(name, split, data_dir)
+    samples = Samples(images, labels, names, f"{_TFDS}{name}:{split}", files)
+    if class_names is None:
+        return samples
+    order = _checked_names(samples.origin, names, class_names)
+    labels = np.array([order.index(name) for name in names])[samples.labels]
+    return dataclasses.replace(samples, labels=labels, class_names=order)

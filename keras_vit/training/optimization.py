@@ -102,7 +102,7 @@ def optimizer_for(model, recipe, batch_size, steps_per_epoch, epochs, accumulati
     }
     undecayed = [v for v in model.trainable_variables if not decays(v)]
     optimizer = _optimizer(recipe, rate, undecayed, options)
-    if recipe.layer_decay:
+    if recipe.layer_decay:  # what follows the blocks is left to the first optimizer
         groups = _by_depth(model, recipe, rate, undecayed, options)
         optimizer = keras.optimizers.MultiOptimizer(
             keras.optimizers.OptimizerMap(optimizer, groups)
@@ -113,12 +113,12 @@ def optimizer_for(model, recipe, batch_size, steps_per_epoch, epochs, accumulati
 
 
 def _by_depth(model, recipe, rate, undecayed, options):
-    """Optimizers by the pattern of the paths of their variables."""
+    """Optimizers of the embedding and the blocks, by the pattern of the paths of their variables."""
     groups = _layer_groups(model)
     return {
         "|".join(map(re.escape, paths)): _optimizer(
             recipe,
-            ScaledSchedule(rate, recipe.layer_decay ** (len(groups) - 1 - depth)),
+            ScaledSchedule(rate, recipe.layer_decay ** (len(groups) - depth)),
             undecayed,
             options,
         )
@@ -141,11 +141,11 @@ def _optimizer(recipe, rate, undecayed, options):
 
 
 def _layer_groups(model):
-    """Paths of the trainable variables: of the embedding, of each block, of the rest."""
-    before, blocks, after = encoder_parts(model)
+    """Paths of the trainable variables: of the embedding, and of each block."""
+    before, blocks, _ = encoder_parts(model)
     return [
         [v.path for layer in layers for v in layer.trainable_variables]
-        for layers in (before, *([block] for block in blocks), after)
+        for layers in (before, *([block] for block in blocks))
     ]
 
 

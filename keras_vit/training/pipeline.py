@@ -14,7 +14,7 @@ _READY = 2  # batches made ahead of the model
 
 
 def training_dataset(
-    samples, recipe, batch_size, *, augmentation=None, seed=0, epoch=0, one_hot=False,
+    samples, recipe, batch_size, *, augmentation=None, seed=0, epoch=0, steps=None, one_hot=False,
     drop_remainder=False, cache=0.25, threads=None,
 ):  # fmt: skip
     """Makes an endless `tf.data.Dataset` of shuffled and augmented batches.
@@ -40,6 +40,7 @@ def training_dataset(
         augmentation: `Augmentation`; None is its default, random crops and mirroring.
         seed: whole number, at least 0.
         epoch: the first one, from 0.
+        steps: batches of an epoch, at most `steps_per_epoch`; None for all of them.
         one_hot: whether labels are float32 (B, K). They are whenever the augmentation mixes.
         drop_remainder: whether to leave out the pictures at the end of an epoch that do not fill a
             batch.
@@ -65,7 +66,11 @@ def training_dataset(
         indices = tf.numpy_function(order, [epoch], tf.int64, stateful=False)
         indices = tf.ensure_shape(indices, [len(samples)])
         batches = tf.data.Dataset.from_tensor_slices(indices).batch(batch_size, drop_remainder)
-        return batches.enumerate().map(lambda batch, indices: (epoch, batch, indices))
+        return (
+            batches.take(-1 if steps is None else steps)
+            .enumerate()
+            .map(lambda batch, indices: (epoch, batch, indices))
+        )
 
     endless = tf.data.Dataset.range(epoch, np.iinfo("int64").max).flat_map(numbers)
     return endless.map(make, num_parallel_calls=_READY).prefetch(_READY)

@@ -10,6 +10,10 @@ PROBES = {
     "knn": "vote of the 20 nearest training pictures by frozen features (Wu et al. 2018)",
 }
 DISTRIBUTE = ("none", "data", "model")
+_OF_TRAINING = (
+    "epochs", "steps", "accumulation", "learning_rate", "layer_decay", "frozen_blocks", "lora_rank",
+    "gradient_checkpointing", "distribute",
+)  # fmt: skip
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -84,6 +88,22 @@ class Settings:
                 "A training is so many epochs or so many steps. "
                 f"Received: epochs={self.epochs}, steps={self.steps}."
             )
+        if self.lora_rank and self.frozen_blocks is not None:
+            raise ValueError(
+                "LoRA freezes everything but its updates and the head. Received: "
+                f"lora_rank={self.lora_rank}, frozen_blocks={self.frozen_blocks}. Choose one."
+            )
+        if self.recipe in PROBES:
+            useless = [
+                f"{field.name}={getattr(self, field.name)!r}"
+                for field in dataclasses.fields(self)
+                if field.name in _OF_TRAINING and getattr(self, field.name) != field.default
+            ]
+            if useless:
+                raise ValueError(
+                    f"The recipe {self.recipe} trains no weights step by step. "
+                    f"Received: {', '.join(useless)}. Leave that out, or choose another recipe."
+                )
         if not 0 < self.validation_share < 1:
             raise ValueError(
                 "The share to validate on must be above 0 and below 1. "

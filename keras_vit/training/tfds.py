@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.training.memory import free_memory
 
+_FILE_NAME = "file_name"  # the key of it in imagenet2012 and others
 _SHARE = 0.5  # of the free memory, for the encoded pictures
 
 
@@ -29,7 +30,8 @@ def read(name, split, data_dir=None):
         data_dir: folder of the data sets; None is TFDS_DATA_DIR, or else ~/tensorflow_datasets.
 
     Returns:
-        list of bytes, image files; int array of labels; tuple of class names in label order.
+        list of bytes, image files; int array of labels; tuple of class names in label order; list of
+        the file names if the data set has one for every picture, as ImageNet, else None.
 
     Raises:
         ValueError: tensorflow-datasets is not installed; the data set is not prepared there, or
@@ -39,6 +41,7 @@ def read(name, split, data_dir=None):
 
     builder = _builder(name, data_dir)
     image, label = _keys(builder.info.features, name)
+    keys = [image, label] + [_FILE_NAME] * (_FILE_NAME in builder.info.features)
     size, limit = builder.info.splits[split].num_bytes or 0, _SHARE * free_memory()
     if size > limit:
         raise ValueError(
@@ -51,11 +54,14 @@ def read(name, split, data_dir=None):
         dataset = builder.as_dataset(
             split=split,
             shuffle_files=False,
-            decoders=tfds.decode.PartialDecoding({image: True, label: True}, decoders=decoders),
+            decoders=tfds.decode.PartialDecoding(dict.fromkeys(keys, True), decoders=decoders),
         )
-    rows = [(row[image], row[label]) for row in dataset.as_numpy_iterator()]
-    images, labels = zip(*rows, strict=True)
-    return list(images), np.array(labels), tuple(builder.info.features[label].names)
+    rows = [[row[key] for key in keys] for row in dataset.as_numpy_iterator()]
+    images, labels, *names = zip(*rows, strict=True)
+    files = [name.decode() for name in names[0]] if names else None
+    if files and len(set(files)) < len(files):
+        files = None
+    return list(images), np.array(labels), tuple(builder.info.features[label].names), files
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ def test_a_bad_picture_stops_or_is_left_out(run, clothes, tmp_path, capsys):
     arguments = ["evaluate", "--data", str(tmp_path), "--model", str(run / "best.keras")]
     assert main(arguments) == 2
     assert "broken.jpg" in capsys.readouterr().err
-    assert main([*arguments, "--skip-bad"]) == 1
+    assert main([*arguments, "--skip-bad"]) == 0
     assert "broken.jpg" in capsys.readouterr().err
 
 
@@ -78,6 +78,10 @@ def test_a_bad_picture_stops_or_is_left_out(run, clothes, tmp_path, capsys):
         (["finetune", "--out", "run", "--data", "nowhere"], "does not exist"),
         (["finetune", "--out", "run", "--data", ".", "--model", "ViT_g14"], "--weights none"),
         (["finetune", "--out", "run", "--resume"], "no run to resume"),
+        (
+            ["finetune", "--out", "run", "--resume", "--epochs", "50", "--skip-bad"],
+            "its own settings. Received: --skip-bad, --epochs 50.",
+        ),
     ],
 )
 def test_what_is_missing_is_said(arguments, text, tmp_path, monkeypatch, capsys):

@@ -12,6 +12,7 @@ from keras_vit.training.evaluation import (
     last_activation,
     logits_of,
     real_accuracy,
+    real_labels,
 )
 
 NAMES = ("cat", "dog", "owl")
@@ -103,6 +104,12 @@ def test_real_labels_leave_out_pictures_without_any(tmp_path):
     file = tmp_path / "real.json"
     file.write_text(json.dumps([[0], [0, 2], [], [1]]))
     paths = [f"val/ILSVRC2012_val_0000000{k}.JPEG" for k in (1, 2, 3, 4)]
-    assert real_accuracy(EVALUATION, paths, file) == pytest.approx(2 / 3)
+    assert real_accuracy(EVALUATION, real_labels(paths, file)) == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match="ILSVRC2012_val"):
-        real_accuracy(EVALUATION, ["cat.jpg"] * 4, file)
+        real_labels(["cat.jpg"], file)
+    with pytest.raises(ValueError, match="None of the 1 pictures"):
+        real_labels(paths[2:3], file)
+    for text in ("[[0]", '{"a": 1}'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"ReaL labels .*real\.json"):
+            real_labels(paths, file)

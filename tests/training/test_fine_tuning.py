@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.training.callbacks import read_history
+from keras_vit.training.callbacks import LastState, read_history
 from keras_vit.training.fine_tuning import finetune
 from keras_vit.training.settings import Settings
 
@@ -44,6 +44,10 @@ def settings(pictures, **changes):
             "batch_size": 8, "validation_share": 0.25, "learning_rate": 0.1, **changes,
         }
     )  # fmt: skip
+
+
+def probe_settings(pictures, recipe):
+    return settings(pictures, recipe=recipe, epochs=None, learning_rate=None)
 
 
 def quietly(line):
@@ -96,6 +100,8 @@ def test_resume_needs_a_run_and_its_own_settings(tiny, pictures, tmp_path):
         ({"distribute": True}, "distribute must be one of none, data, model. Received: .*True"),
         ({"steps": 5}, "epochs=3, steps=5"),
         ({"validation_share": 1.0}, "validation_share=1.0"),
+        ({"lora_rank": 2, "frozen_blocks": 1}, "LoRA freezes .*lora_rank=2, frozen_blocks=1"),
+        ({"recipe": "knn"}, "knn trains no weights .*epochs=3, learning_rate=0.1"),
     ],
 )
 def test_settings_out_of_range(pictures, change, text):
@@ -108,15 +114,42 @@ def test_diverged_training_is_an_error(tiny, pictures, tmp_path):
         finetune(settings(pictures, learning_rate=1e38), tmp_path / "run", say=quietly, verbose=0)
 
 
-def test_steps_instead_of_epochs(tiny, pictures, tmp_path):
-    finetune(settings(pictures, epochs=None, steps=4), tmp_path / "run", say=quietly, verbose=0)
-    assert len(read_history(tmp_path / "run" / "history.csv")) == 2  # of 2 steps each
+def test_steps_instead_of_epochs_resume_too(tiny, pictures, tmp_path, monkeypatch):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    four = settings(pictures, epochs=None, steps=4)  # 2 epochs of 2 steps; the pictures make 3
+    finetune(four, whole, say=quietly, verbose=0)
+    assert len(read_history(whole / "history.csv")) == 2
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LastState, "on_epoch_begin", lambda self, epoch, logs=None: epoch and stop())
+        finetune(four, stopped, say=quietly, verbose=0)
+    finetune(None, stopped, resume=True, say=quietly, verbose=0)
+    compare_states(whole / "last.npz", stopped / "last.npz", 0, epochs=2)
+
+
+def test_a_wrong_option_does_not_occupy_the_folder(tiny, pictures, tmp_path):
+    with pytest.raises(ValueError, match="2 blocks to freeze. Received: blocks=99"):
+        finetune(settings(pictures, frozen_blocks=99), tmp_path, say=quietly, verbose=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["split.json"]
+    finetune(settings(pictures, epochs=1), tmp_path, say=quietly, verbose=0)
+
+
+def test_foreign_hidden_files_stay(tiny, pictures, tmp_path):
+    (tmp_path / ".pre-commit-config.yaml").write_text("")
+    (tmp_path / ".0123abcd-last.npz").write_text("half")
+    finetune(settings(pictures, epochs=1), tmp_path, say=quietly, verbose=0)
+    finetune(None, tmp_path, resume=True, say=quietly, verbose=0)
+    assert (tmp_path / ".pre-commit-config.yaml").exists()
+    assert not (tmp_path / ".0123abcd-last.npz").exists()
 
 
 @pytest.mark.parametrize("recipe", ["few-shot", "linear-probe", "knn"])
 def test_probes(tiny, pictures, tmp_path, recipe):
     run = tmp_path / "run"
-    evaluation = finetune(settings(pictures, recipe=recipe), run, say=quietly)
+    evaluation = finetune(probe_settings(pictures, recipe), run, say=quietly)
     assert evaluation.top(1) > 0.6
     json.loads((run / "metrics.json").read_text(), parse_constant=pytest.fail)  # no NaN
     assert (run / "confusion.png").exists()
@@ -124,7 +157,7 @@ def test_probes(tiny, pictures, tmp_path, recipe):
 
 
 def test_a_run_starts_from_another_one_at_a_higher_resolution(tiny, pictures, tmp_path):
-    first = settings(pictures, recipe="few-shot")
+    first = probe_settings(pictures, "few-shot")
     finetune(first, tmp_path / "first", say=quietly)
     higher = settings(
         pictures, weights=str(tmp_path / "first" / "best.keras"), image_size=(48, 32),
@@ -288,4 +321,7 @@ def test_devices_and_processes_train_as_one_even_if_one_is_lost(pictures, tmp_pa
     compare_states(two, last, 0, epochs=12)
     compare_states(one, two, 1e-5, epochs=12)
     compare_states(one, model, 1e-5, epochs=12)
-    assert len(read_history(tmp_path / "two" / "history.csv")) == 12
+    for row, other in zip(
+        *(read_history(tmp_path / run / "history.csv") for run in ("one", "two")), strict=True
+    ):
+        assert {**row, "seconds": 0} == pytest.approx({**other, "seconds": 0}, abs=1e-5)

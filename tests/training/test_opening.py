@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from keras_vit.training import list_splits, open_samples
+from keras_vit.training import list_splits, open_samples, tfds
 
 
 def test_classes_of_a_folder_are_in_plain_string_order(folder):
@@ -125,6 +125,11 @@ def test_csv_errors_name_the_lines(folder):
     (root / "list.csv").write_text("a/0.jpg,x\na/1.jpg\n")
     with pytest.raises(ValueError, match="must be `path,label`.*'a/1.jpg', row 2"):
         open_samples(root / "list.csv")
+    (root / "list.csv").write_text("a/0.jpg,x\na/1.jpg,x\na/0.jpg,y\n")
+    with pytest.raises(ValueError, match="lists 1 files more than once:\n  a/0.jpg"):
+        open_samples(root / "list.csv")
+    with pytest.raises(ValueError, match="labels up to 4000000000, and none is 1"):
+        open_samples(write_csv(root, [0, 4_000_000_000]))
     (root / "list.csv").write_text("path,label\n")
     with pytest.raises(ValueError, match="lists no pictures"):
         open_samples(root / "list.csv")
@@ -175,6 +180,15 @@ def test_tensorflow_datasets_are_read_from_disk(prepared):
     part = open_samples("tfds:spots", "test[:2]", ["bee", "ant", "zebra"], prepared)
     assert len(part) == 2 and part.class_names == ("bee", "ant", "zebra")
     assert [2 - part.load(k)[0, 0, 0] // 40 for k in range(2)] == part.labels.tolist()
+
+
+@pytest.mark.parametrize("class_names", [None, ["bee", "ant", "zebra"]])
+def test_labels_that_a_data_set_does_not_know_are_refused(prepared, monkeypatch, class_names):
+    images, _, names, files = tfds.read("spots", "test", prepared)
+    unlabelled = images, np.full(len(images), -1), names, files
+    monkeypatch.setattr(tfds, "read", lambda *_: unlabelled)
+    with pytest.raises(ValueError, match="from 0 to 2, .* such as -1"):
+        open_samples("tfds:spots:test", class_names=class_names, data_dir=prepared)
 
 
 def test_errors_of_tensorflow_datasets(prepared, monkeypatch):

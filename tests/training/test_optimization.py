@@ -89,12 +89,17 @@ def test_layer_decay_is_one_at_the_head_and_a_power_below():
         assert distance == pytest.approx(expected[name], rel=1e-3), path
 
 
-def test_layer_decay_trains_by_plain_fit():
-    recipe = dataclasses.replace(RECIPE, learning_rate=0.1, layer_decay=0.8)
+@pytest.mark.parametrize("momentum", [None, 0.5])
+def test_layer_decay_trains_by_plain_fit(momentum):
+    recipe = dataclasses.replace(RECIPE, learning_rate=0.1, layer_decay=0.8, ema_momentum=momentum)
     built = model()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     built.compile(optimizer_for(built, recipe, 4, 1, 8), loss)
-    losses = built.fit(IMAGES, np.array([0, 1, 2, 0]), epochs=8, verbose=0).history["loss"]
+    data = IMAGES, np.array([0, 1, 2, 0])
+    averages = [keras.callbacks.SwapEMAWeights()] if momentum else []
+    losses = built.fit(
+        *data, epochs=8, validation_data=data, callbacks=averages, verbose=0
+    ).history["loss"]
     assert losses[-1] < losses[0]
 
 
