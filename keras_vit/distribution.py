@@ -72,7 +72,7 @@ def data_parallel():
     of every batch to `fit`.
 
     Yields:
-        The number of devices; a batch must be a multiple of it with JAX.
+        The number of devices; with JAX every batch must be a multiple of it, with TensorFlow it should.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

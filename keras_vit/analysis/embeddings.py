@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.maps import find_layers
+from keras_vit.analysis.maps import find_layer
 from keras_vit.layers import PatchEncoder, Patches
 
 
@@ -22,7 +22,7 @@ def position_similarity(model):
 
     Source: ViT paper, figure 7 (centre).
     """
-    (encoder,) = find_layers(model, PatchEncoder)
+    encoder = find_layer(model, PatchEncoder)
     positions = encoder.grid_positions()
     if positions is None:
         raise ValueError(
@@ -50,9 +50,9 @@ def patch_filters(model, count=28):
 
     Source: ViT paper, figure 7 (left).
     """
-    (patches,), (encoder,) = (find_layers(model, kind) for kind in (Patches, PatchEncoder))
+    patches, encoder = (find_layer(model, kind) for kind in (Patches, PatchEncoder))
     channels = patches.input.shape[-1]
-    kernel = ops.convert_to_numpy(ops.cast(encoder.projection.kernel, "float32"))  # (P * P * C, D)
+    kernel = _kernel(encoder.projection)  # (P * P * C, D)
     if channels not in (1, 3):
         raise ValueError(
             f"{model.name} has filters that are no pictures: its patches have {channels} channels. "
@@ -72,3 +72,12 @@ def patch_filters(model, count=28):
     side = patches.patch_size
     stretched = (components - low) / np.maximum(high - low, 1e-12)
     return stretched.reshape(count, side, side, channels)
+
+
+def _kernel(dense):
+    """The kernel of a dense layer as float32, of a quantised one too."""
+    if dense.quantization_mode is None:
+        kernel = dense.kernel
+    else:  # what it makes of unit vectors
+        kernel = dense(ops.eye(dense.kernel.shape[0])) - dense.bias
+    return ops.convert_to_numpy(ops.cast(kernel, "float32"))

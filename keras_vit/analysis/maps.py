@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import weakref
 
@@ -36,7 +37,7 @@ def attention_maps(model, images, blocks=None, *, kind="softmax"):
         ValueError: a model without attention, index out of range, unknown kind, or images of
             another size than the model takes.
     """
-    wanted = None if blocks is None else list(blocks)
+    wanted = _listed(blocks)
     maps = list(iterate_attention_maps(model, images, wanted, kind=kind))
     if wanted is None:
         return maps
@@ -67,7 +68,13 @@ def iterate_attention_maps(model, images, blocks=None, *, kind="softmax"):
         )
     reader = _reader(model)
     images = _checked(model, images)
-    return reader.maps(images, reader.indices(blocks), kind)
+    return reader.maps(images, reader.indices(_listed(blocks)), kind)
+
+
+def _listed(blocks):
+    if isinstance(blocks, int):
+        raise ValueError(f"`blocks` must be a list of indices. Received: blocks={blocks}.")
+    return None if blocks is None else list(blocks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +126,7 @@ def token_layout(model, images):
     reader = _reader(model)
     images = _checked(model, images)
     patches, encoder = reader.patches, reader.encoder
-    cut = reader.from_images(patches.input).compute_output_spec(keras.KerasTensor(images.shape))
+    cut = reader.before_patches.compute_output_spec(keras.KerasTensor(images.shape))
     grid = tuple(side // patches.patch_size for side in cut.shape[1:3])
     names = encoder.tokens + ("register",) * encoder.registers
     return TokenLayout(images.shape[1:3], grid, names)
@@ -134,14 +141,35 @@ def find_layers(model, kind):
     return [layer for layer in _path(model)[-1].layers if isinstance(layer, kind)]
 
 
+def find_layer(model, kind):
+    """The only layer of one class, as `find_layers`."""
+    found = find_layers(model, kind)
+    if len(found) != 1:
+        raise ValueError(
+            f"One encoder is needed. Received: {model.name} with {len(found)} layers "
+            f"{kind.__name__}. Pass the part with one of them."
+        )
+    return found[0]
+
+
 def _path(model):
     """The models from `model` to the one inside it, or itself, that has the blocks as layers."""
     paths = list(_paths(model))
-    if len(paths) != 1:
+    if not paths:
+        raise ValueError(
+            f"{model.name} has no attention: no layer of it is a TransformerBlock of keras_vit."
+        )
+    if len(paths) > 1:
         raise ValueError(
             f"{model.name} has {len(paths)} models with a keras_vit TransformerBlock in it; one is "
-            "needed to show its attention. Pass a keras_vit model, or one that has it as a layer."
+            "needed to show its attention. Pass that model itself."
         )
+    for part in paths[0]:
+        if not hasattr(part, "inputs"):
+            raise ValueError(
+                f"{part.name} must be functional or Sequential, and called once, for its layers to "
+                f"be found in order. Received: {type(part).__name__}."
+            )
     return paths[0]
 
 
@@ -189,22 +217,19 @@ class _Reader:
     """
 
     def __init__(self, model):
-        self.path = _path(model)
-        self.blocks, (self.patches,), (self.encoder,) = (
-            find_layers(model, kind) for kind in (TransformerBlock, Patches, PatchEncoder)
-        )
+        path = _path(model)
+        self.blocks = find_layers(model, TransformerBlock)
+        self.patches, self.encoder = (find_layer(model, kind) for kind in (Patches, PatchEncoder))
+        for block, following in itertools.pairwise(self.blocks):
+            if following.input is not block.output:
+                raise ValueError(
+                    "The blocks must follow one another directly. Received: "
+                    f"{model.name}, where something lies between {block.name} and {following.name}."
+                )
         self.variables = _identities(model)
-        self.before_blocks = self.from_images(self.blocks[0].input)
-        self.steps = {}
-
-    def from_images(self, tensor):
-        """The model from the images to a tensor of the innermost model."""
-        *outer, inner = self.path
-        part = keras.Model(inner.inputs, tensor)
-        for model, inside in zip(reversed(outer), reversed(self.path), strict=False):
-            before = _model_before(model, inside)
-            part = keras.Model(before.inputs, part(before.output))
-        return part
+        self.before_patches = _from_images(path, self.patches.input)
+        self.before_blocks = _from_images(path, self.blocks[0].input)
+        self.steps = {}  # nothing here refers to the model, whose reader goes with it
 
     def indices(self, blocks):
         """The set of indices from 0 that `blocks` means."""
@@ -235,17 +260,28 @@ class _Reader:
         return self.steps[i, kind]
 
 
+def _from_images(path, tensor):
+    """The model from the images to a tensor of the last of nested models."""
+    *outer, inner = path
+    part = keras.Model(inner.inputs, tensor)
+    for model, inside in zip(reversed(outer), reversed(path), strict=False):
+        before = _model_before(model, inside)
+        part = keras.Model(before.inputs, part(before.output))
+    return part
+
+
 def _model_before(model, inside):
     """The part of a functional or Sequential model from its inputs to what the layer `inside` gets."""
-    received = {}
+    received = []
 
     def call(layer, *inputs, **options):
-        received.setdefault(layer, inputs[0])
+        if layer is inside:
+            received.append((*inputs, *options.values())[0])
         return layer(*inputs, **options)
 
     graph = keras.Model(model.inputs, model.outputs)
     same = keras.models.clone_model(graph, clone_function=lambda x: x, call_function=call)
-    return keras.Model(same.inputs, received[inside])
+    return keras.Model(same.inputs, received[0])
 
 
 _READERS = weakref.WeakKeyDictionary()  # so that a second call need not compile again

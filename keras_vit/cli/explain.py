@@ -44,8 +44,9 @@ def _predictions(args, opened, image):
     """Pairs of a name and a score, the best first; none of a model without classes."""
     from keras_vit.preprocessing import decode_predictions
 
-    if len(opened.model.output_shape) != 2:
+    if not models.has_head(opened.model):
         return []
     scores = opened.model.predict_on_batch(image[None].astype("float32"))
+    scores = models.class_probabilities(opened.model, scores)
     names = models.class_names(args, opened)
     return [(name, score) for _, name, score in decode_predictions(scores, args.top, names)[0]]

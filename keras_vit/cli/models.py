@@ -118,6 +118,23 @@ def class_names(args, opened):
     return None if classes in (1000, 21843) else [f"class {k}" for k in range(classes)]
 
 
+def has_head(model):
+    """Whether a model ends in a dense layer, and so names classes."""
+    import keras
+
+    while isinstance(model.layers[-1], keras.Model):
+        model = model.layers[-1]
+    return _before_head(model) is not model
+
+
+def class_probabilities(model, scores):
+    """Probabilities of the scores (N, classes) of a model; of a head without activation too."""
+    from keras_vit.training.evaluation import last_activation, probabilities
+
+    activation = last_activation(model)
+    return probabilities(scores, activation) if activation == "linear" else scores
+
+
 def build(name, weights=None, size=None, include_top=True, classes=None, dtype=None, **options):
     """Builds a model of the package from its own or given weights.
 

@@ -36,10 +36,15 @@ def _classify(args):
 
     paths = pictures.find(args.images)
     opened = models.open_model(args)
+    if not models.has_head(opened.model):
+        raise ValueError(
+            f"{opened.title} has no classification head. `keras-vit embed` writes its features."
+        )
     names = models.class_names(args, opened)
     results, failures = [], []
     for path, scores in pictures.outputs(opened, paths, args.batch_size, failures):
-        results.append((path, decode_predictions(scores[None], args.top, names)[0]))
+        scores = models.class_probabilities(opened.model, scores[None])
+        results.append((path, decode_predictions(scores, args.top, names)[0]))
     if args.json:
         terminal.write_json({
             "model": opened.title,

@@ -84,7 +84,7 @@ class GroupNorm(keras.layers.GroupNormalization):
         groups: number of groups of neighbouring channels; must divide C.
         epsilon: added to the variance.
 
-    All other arguments are those of `keras.layers.GroupNormalization`.
+    `axis`, `center` and `scale` of `keras.layers.GroupNormalization` keep their defaults.
 
     Weights: gamma, beta (C,).
     Source: Wu & He 2018 (arXiv:1803.08494); the variance as in flax.linen.GroupNorm.

@@ -17,8 +17,12 @@ Source: Zhou et al. 2021 (arXiv:2103.11886); github.com/zhoudaquan/dvit_repo.
 
 import dataclasses as _dataclasses
 
-from keras import ops as _ops
+import keras as _keras
 
+from keras_vit.layers import TransformerBlock as _TransformerBlock
+from keras_vit.layers.regularization import CosReg as _CosReg
+from keras_vit.layers.regularization import checked_pairs as _checked_pairs
+from keras_vit.layers.regularization import map_similarity as map_similarity
 from keras_vit.models import plain as _plain
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import make_preprocess_input as _make_preprocess_input
@@ -71,28 +75,50 @@ PlainViT_24B = _declare("PlainViT_24B", _PLAIN24, 36_257_128)
 PlainViT_32B = _declare("PlainViT_32B", _PLAIN32, 48_090_472)
 
 
-def map_similarity(maps, pairs=None):
-    """How alike the attention maps of successive blocks are; 0.1 times it is the paper's CosReg loss.
+def with_cos_reg(model, weight=0.1, pairs=None):
+    """A model with the same layers whose training holds the maps of neighbouring blocks apart.
+
+    Its loss in `fit` is that of `compile` plus `weight` times the `map_similarity` of the maps that
+    meet the values. Train it, then save and use `model`, which shares its weights. Gradient
+    checkpointing has no effect here, as the maps must be kept.
 
     Args:
-        maps: maps of the blocks in order, each (B, heads, N, N).
-        pairs: number of pairs of neighbours that count, from the first block on; None for all.
+        model: a model of this package.
+        weight: factor of the similarity.
+        pairs: see `map_similarity`.
 
     Returns:
-        Scalar in [-1, 1]: the cosine between the vectors over the heads, averaged over batch,
-        queries, keys and pairs.
+        A functional `keras.Model` of the same outputs.
 
     Raises:
-        ValueError: `pairs` is not in 1..len(maps) - 1.
+        ValueError: `pairs` is not in 1..depth - 1.
 
-    Source: dvit_repo loss/cross_entropy.py.
+    Source: CosReg of dvit_repo (loss/cross_entropy.py): 0.1, 12 pairs for 32 blocks.
     """
-    pairs = len(maps) - 1 if pairs is None else pairs
-    if not 1 <= pairs < len(maps):
-        raise ValueError(
-            "pairs must be at least 1 and less than the number of maps. "
-            f"Received: pairs={pairs}, {len(maps)} maps."
-        )
-    directions = [_ops.normalize(_ops.cast(m, "float32"), axis=1, epsilon=1e-8) for m in maps]
-    cosines = [_ops.mean(_ops.sum(directions[i] * directions[i + 1], axis=1)) for i in range(pairs)]
-    return sum(cosines) / pairs
+    maps = []
+
+    def call(layer, *inputs, **options):
+        if not isinstance(layer, _TransformerBlock):
+            return layer(*inputs, **options)
+        tokens, attention = _WithMap(layer, name=f"{layer.name}_with_map")(*inputs, **options)
+        maps.append(attention)
+        return tokens
+
+    same = _keras.models.clone_model(model, clone_function=lambda x: x, call_function=call)
+    _checked_pairs(pairs, len(maps))
+    outputs = _CosReg(weight, pairs, name="cos_reg")([same.output, *maps])
+    return _keras.Model(same.inputs, outputs, name=model.name)
+
+
+class _WithMap(_keras.layers.Layer):
+    """A block that gives its map as well; Keras wants a layer to give as many outputs in every call."""
+
+    def __init__(self, block, **kwargs):
+        super().__init__(dtype=block.dtype_policy, **kwargs)
+        self.block = block
+
+    def call(self, inputs, training=None):
+        return self.block(inputs, training=training, return_attention=True)
+
+    def compute_output_spec(self, inputs, training=None):
+        return self.block.compute_output_spec(inputs, return_attention=True)

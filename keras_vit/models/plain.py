@@ -221,6 +221,7 @@ CLASSIFIERS = {
     ),  # class tokens of the last four blocks, mean of the patch tokens (DINOv2)
 }
 NORM_AFTER_POOLING = ("avg", "avgmax")
+WITHOUT_TOKEN = ("gap", "avg", "avgmax", "map")
 POOLING = (None, "token", "avg", "max", "map")
 
 
@@ -347,7 +348,7 @@ def build(
             fitting.refuse_contradictions(label, source, found, chosen, pretrained_top)
             if pretrained_top:
                 fitting.check_head(label, weights, source, found, classes)
-    elif classifier not in (None, "token"):
+    elif classifier in WITHOUT_TOKEN:
         config = dataclasses.replace(config, tokens=())  # nothing would read the class token
     if not include_top or not pretrained_top:
         config = dataclasses.replace(config, representation_size=None)

@@ -63,3 +63,10 @@ def test_filters_that_are_none(make):
     stem = dataclasses.replace(BASE, patch=4, stem=plain.conv_stem, stem_stride=2)
     with pytest.raises(ValueError, match="no pictures: its patches have 64 channels"):
         patch_filters(make(stem), 2)
+
+
+def test_filters_of_a_quantised_model_are_the_same(make):
+    model = make()
+    want = patch_filters(model, 4)
+    model.get_layer("tiny_patch_encoder").projection.quantize("int8")
+    np.testing.assert_allclose(patch_filters(model, 4), want, atol=0.05)

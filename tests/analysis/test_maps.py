@@ -1,8 +1,9 @@
 """Attention maps of every kind of model."""
 
 import dataclasses
+import gc
 import logging
-import types
+import weakref
 
 import keras
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 from golden_files import Golden, config_of, write_checkpoint
 
 import keras_vit
-from keras_vit.analysis import TokenLayout, attention_maps, iterate_attention_maps, token_layout
+from keras_vit.analysis import (
+    TokenLayout,
+    attention_maps,
+    iterate_attention_maps,
+    maps,
+    token_layout,
+)
+from keras_vit.analysis.maps import _run
 from keras_vit.models import plain
 
 BASE = plain.Config(patch=8, width=16, depth=2, heads=2, mlp=32, image=(16, 24))
@@ -42,10 +50,10 @@ def test_every_family(make, images, name):
     config, tokens = FAMILIES[name]
     model = make(config)
     before = model.predict_on_batch(images)
-    maps = attention_maps(model, images)
+    found = attention_maps(model, images)
     count = len(tokens) + 2 * 3
-    assert [(a.shape, a.dtype) for a in maps] == [((2, 2, count, count), "float32")] * 2
-    for attention in maps:
+    assert [(a.shape, a.dtype) for a in found] == [((2, 2, count, count), "float32")] * 2
+    for attention in found:
         assert attention.min() >= 0 and attention.std() > 0.01
         np.testing.assert_allclose(attention.sum(axis=-1), 1, atol=1e-6)
     np.testing.assert_array_equal(model.predict_on_batch(images), before)
@@ -72,7 +80,7 @@ def test_official_maps(declare, tmp_path, stem):
     assert mixes == [f"attn{i}_used" in golden.outputs for i in range(len(softmax))]
 
 
-def test_chosen_blocks_come_in_the_asked_order_and_stream_in_theirs(make, images):
+def test_chosen_blocks_come_in_the_asked_order_and_stream_in_theirs(make, images, monkeypatch):
     model = make(_replace(BASE, depth=3))
     every = attention_maps(model, images)
     for blocks in ([2, 0], [-1, 0, 2], []):
@@ -81,8 +89,14 @@ def test_chosen_blocks_come_in_the_asked_order_and_stream_in_theirs(make, images
         for i, attention in zip(blocks, found, strict=True):
             np.testing.assert_array_equal(attention, every[i])
     stream = iterate_attention_maps(model, images, [-1, 0])
-    assert isinstance(stream, types.GeneratorType)
-    for attention, i in zip(stream, [0, 2], strict=True):
+    run = []
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            maps, "_run", lambda part, inputs: run.append(part.name) or _run(part, inputs)
+        )
+        np.testing.assert_array_equal(next(stream), every[0])
+        assert run[-1] == "tiny_block_0"  # the others have not been computed
+    for attention, i in zip(stream, [2], strict=True):
         np.testing.assert_array_equal(attention, every[i])
 
 
@@ -182,7 +196,7 @@ def test_centres_of_the_patches():
 
 def test_models_without_attention(images):
     model = keras.Sequential([keras.Input((16, 24, 3)), keras.layers.Flatten()], name="flat")
-    message = "flat has 0 models with a keras_vit TransformerBlock in it; one is needed"
+    message = "flat has no attention: no layer of it is a TransformerBlock of keras_vit"
     for function in (attention_maps, iterate_attention_maps, token_layout):
         with pytest.raises(ValueError, match=message):
             function(model, images)
@@ -195,11 +209,73 @@ def test_two_models_in_one(make, images):
         attention_maps(keras.Model(inputs, sums, name="pair"), images)
 
 
+def test_two_encoders_on_one_input(make, images):
+    inputs = keras.Input((16, 24, 3))
+    one, two = (make(name=name, input_tensor=inputs) for name in ("one", "two"))
+    with pytest.raises(ValueError, match="One encoder is needed. Received: pair with 2 layers"):
+        attention_maps(keras.Model(inputs, one.output + two.output, name="pair"), images)
+
+
+def test_a_layer_between_blocks(make, images):
+    model = make()
+
+    def call(layer, *inputs, **options):
+        outputs = layer(*inputs, **options)
+        return keras.layers.Dense(16)(outputs) if layer.name == "tiny_block_0" else outputs
+
+    changed = keras.models.clone_model(model, call_function=call)
+    with pytest.raises(ValueError, match="lies between tiny_block_0 and tiny_block_1"):
+        attention_maps(changed, images)
+
+
+def test_a_model_written_as_a_class(make, images):
+    class Classifier(keras.Model):
+        def __init__(self):
+            super().__init__(name="classifier")
+            self.base = make()
+
+        def call(self, inputs):
+            return self.base(inputs)
+
+    with pytest.raises(ValueError, match="functional or Sequential.*Received: Classifier"):
+        attention_maps(Classifier(), images)
+
+
+def test_a_model_called_by_keyword(make, images):
+    model = make()
+    inputs = keras.Input((16, 24, 3))
+    outer = keras.Model(inputs, keras.layers.Dense(2)(model(inputs=inputs)))
+    np.testing.assert_allclose(
+        attention_maps(outer, images), attention_maps(model, images), atol=1e-6
+    )
+
+
+def test_a_model_that_was_looked_at_can_go(make, images):
+    models = [make(), nested(make())]
+    models[1](np.zeros((1, 32, 48, 3)))
+    for model in models:
+        attention_maps(model, np.zeros((1, *model.input_shape[1:])))
+    gone = [weakref.ref(model) for model in models]
+    del model
+    models.clear()
+    keras.backend.clear_session()
+    gc.unfreeze()  # as the tests freeze what there is
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+
+
 @pytest.mark.parametrize("index", [2, -3])
 def test_blocks_out_of_range(make, images, index):
     message = f"the model has 2 blocks. Received: {index}"
     with pytest.raises(ValueError, match=message):
         iterate_attention_maps(make(), images, [0, index])
+
+
+def test_blocks_are_a_list_or_any_iterable(make, images):
+    model = make()
+    with pytest.raises(ValueError, match="must be a list of indices. Received: blocks=0"):
+        attention_maps(model, images, 0)
+    assert len(list(iterate_attention_maps(model, images, (i for i in range(2))))) == 2
 
 
 @pytest.mark.parametrize("shape", [(16, 24, 3), (2, 24, 16, 3), (2, 16, 24, 1), (0, 16, 24, 3)])

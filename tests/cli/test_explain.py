@@ -55,6 +55,25 @@ def test_a_keras_file_without_a_head(run, photos, model, tmp_path):
     assert '<ol id="predictions">' not in (tmp_path / "p.html").read_text(encoding="utf-8")
 
 
+def test_a_keras_file_of_features_or_logits(run, photos, model, tmp_path):
+    scores = []
+    for name, options in (
+        ("features", {"include_top": False, "pooling": "token"}),
+        ("logits", {"classifier_activation": None}),
+        ("softmax", {}),
+    ):
+        model(**options).save(tmp_path / f"{name}.keras")
+        file = tmp_path / f"{name}.keras"
+        code, out, _ = run("explain", photos / "1.png", "--model", file, "-o", tmp_path / "p.html")
+        assert code == 0
+        scores.append([line.split()[0] for line in out.splitlines()[1:]])
+        code, out, err = run("classify", photos / "1.png", "--model", file)
+        assert ("features.keras has no classification head" in err) == (name == "features")
+        assert all(score in out for score in scores[-1])
+    features, logits, softmax = scores
+    assert features == [] and logits == softmax
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_failure_leaves_what_was_there(run, photos, mini, tmp_path, there):
     target = tmp_path / "page.html"
@@ -79,5 +98,5 @@ def test_refusals(run, photos, mini, tmp_path):
         "explain", photos / "1.png", "--model", tmp_path / "flat.keras", "-o", target
     )
     assert code == 2
-    assert "flat has 0 models with a keras_vit TransformerBlock in it" in err
+    assert "flat has no attention: no layer of it is a TransformerBlock" in err
     assert not target.exists()

@@ -211,6 +211,10 @@ def test_models_that_pictures_cannot_be_cut_for(run, photos, mini, tmp_path, mod
     assert "Build it with include_preprocessing=True" in err
     model(include_top=False).save(tmp_path / "tokens.keras")
     code, _, err = run("classify", photos, "--model", tmp_path / "tokens.keras")
+    assert (code, "tokens.keras has no classification head" in err) == (2, True)
+    code, _, err = run(
+        "embed", photos, "--model", tmp_path / "tokens.keras", "-o", tmp_path / "features.npz"
+    )
     assert code == 2
     assert "must give one vector a picture. Received" in err
 

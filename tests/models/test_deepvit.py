@@ -363,3 +363,32 @@ def test_similarity_of_maps_is_the_official_loss():
 def test_pairs_out_of_range(count, pairs):
     with pytest.raises(ValueError, match=f"less than the number of maps. Received: .*{count} maps"):
         keras_vit.deepvit.map_similarity([np.ones((1, 2, 3, 3))] * count, pairs)
+
+
+def test_cos_reg_is_added_in_training_alone_and_holds_the_maps_apart():
+    config = plain.Config(patch=8, width=16, depth=3, heads=4, mlp=32, image=(16, 16))
+    model = plain.model(config, classes=3, classifier_activation=None)
+    images = np.random.default_rng(0).uniform(0, 255, (8, 16, 16, 3)).astype("float32")
+    labels = np.arange(8) % 3
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    alike = keras_vit.deepvit.map_similarity(keras_vit.analysis.attention_maps(model, images), 1)
+    losses = []
+    for weight in (0.0, 0.1, 10.0):
+        regular = keras_vit.deepvit.with_cos_reg(model, weight, pairs=1)
+        np.testing.assert_array_equal(
+            regular.predict_on_batch(images), model.predict_on_batch(images)
+        )
+        regular.compile(keras.optimizers.SGD(0.0), loss)
+        losses.append(float(regular.train_on_batch(images, labels)))
+        assert float(regular.test_on_batch(images, labels)) == pytest.approx(losses[0], abs=1e-5)
+    np.testing.assert_allclose(losses[1] - losses[0], 0.1 * alike, atol=1e-5)
+    regular.compile(keras.optimizers.Adam(0.01), loss)
+    regular.fit(images, labels, epochs=10, verbose=0)
+    after = keras_vit.analysis.attention_maps(model, images)  # of the model that shares the layers
+    assert keras_vit.deepvit.map_similarity(after, 1) < alike - 0.1
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(regular.get_layer("cos_reg"))
+    )
+    assert (again.weight, again.pairs) == (10.0, 1)
+    with pytest.raises(ValueError, match="pairs=3, 3 maps"):
+        keras_vit.deepvit.with_cos_reg(model, pairs=3)

@@ -198,6 +198,14 @@ def test_a_token_is_not_taken_where_there_is_none(build):
         build("gap", include_top=False, pooling="token")
 
 
+def test_a_linear_head_keeps_the_class_token_that_it_reads():
+    tokens = {
+        classifier: plain.model(TINY, classifier=classifier).get_layer("vit_patch_encoder").tokens
+        for classifier in ("token", "linear", "gap", "avg", "avgmax", "map")
+    }
+    assert [name for name, found in tokens.items() if found == ("class",)] == ["token", "linear"]
+
+
 def test_four_blocks_are_needed_for_linear4(build):
     with pytest.raises(
         ValueError, match="linear4.*reads the last 4 blocks. Received: a model of 2"
