@@ -22,38 +22,49 @@ PAPER = {  # Zhou et al. 2021, table 4: ImageNet top-1, number of similar blocks
 }  # fmt: skip
 
 
+KINDS = ("cosine", "softmax_cosine", "untrained_cosine")
+
+
 def read_runs(results):
-    """The runs, each with its similarity as an array (depth, depth)."""
+    """The runs, each with its similarities as arrays (depth, depth), by the column they are in."""
     runs = read_rows(results / "runs.csv")
     for run in runs:
-        run["similarity"] = np.eye(int(run["depth"]))
+        run.update({kind: np.eye(int(run["depth"])) for kind in KINDS})
     by_key = {(run["attention"], run["depth"], run["seed"]): run for run in runs}
     for row in read_rows(results / "similarity.csv"):
         run = by_key.get((row["attention"], row["depth"], row["seed"]))
         if run:
             p, q = int(row["block"]), int(row["other_block"])
-            run["similarity"][p, q] = run["similarity"][q, p] = float(row["cosine"])
+            for kind in KINDS:
+                run[kind][p, q] = run[kind][q, p] = float(row[kind])
     return runs
 
 
 def table(runs):
     """A row for every attention and depth, the mean over its seeds, as Markdown."""
     lines = [
-        "| attention | depth | seeds | test accuracy, % | blocks like the one before | "
-        "mean cosine of neighbours | parameters | CPU seconds | paper: ImageNet top-1 | paper: similar blocks |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| attention | depth | seeds | test accuracy, % | blocks like the one before | mean cosine of "
+        "neighbours: softmax | before training | mixed | parameters | CPU seconds | paper: ImageNet "
+        "top-1 | paper: similar blocks |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for attention in ATTENTIONS:
         depths = sorted({int(run["depth"]) for run in runs if run["attention"] == attention})
         for depth in depths:
             group = [r for r in runs if (r["attention"], int(r["depth"])) == (attention, depth)]
             accuracy = [100 * float(run["test_accuracy"]) for run in group]
-            counts = [analysis.similar_blocks(run["similarity"], THRESHOLD).count for run in group]
-            cosines = [np.diagonal(run["similarity"], 1).mean() for run in group]
+            counts = [
+                analysis.similar_blocks(run["softmax_cosine"], THRESHOLD).count for run in group
+            ]
+            mixed, softmax, untrained = (
+                _several([np.diagonal(run[kind], 1).mean() for run in group], ".2f")
+                for kind in KINDS
+            )
             top1, similar = PAPER.get((attention, depth), ("", ""))
             lines.append(
                 f"| {attention} | {depth} | {len(group)} | {_several(accuracy, '.2f')} | "
-                f"{_several(counts, 'd')} | {_several(cosines, '.2f')} | "
+                f"{_several(counts, 'd')} | {softmax} | {untrained} | "
+                f"{mixed if attention == 're-attention' else ''} | "
                 f"{int(group[0]['parameters']):,} | "
                 f"{_several([int(run['cpu_seconds']) for run in group], ',d')} | {top1} | {similar} |"
             )
@@ -65,23 +76,29 @@ def _several(values, form):
 
 
 def figure(runs):
-    """Similarity of every block with the one before, a panel for each attention."""
+    """Similarity of every block with the one before, a panel for each kind of map."""
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(11, 4), layout="constrained")
+    drawn = Figure(figsize=(14, 4), layout="constrained")
     depths = sorted({int(run["depth"]) for run in runs})
-    for axes, attention in zip(drawn.subplots(1, 2, sharey=True), ATTENTIONS, strict=True):
+    panels = {
+        "plain attention": ("plain", "softmax_cosine"),
+        "re-attention, softmax": ("re-attention", "softmax_cosine"),
+        "re-attention, mixed and normalised": ("re-attention", "cosine"),
+    }
+    subplots = drawn.subplots(1, 3, sharey=True)
+    for axes, (title, (attention, kind)) in zip(subplots, panels.items(), strict=True):
         for run in runs:
             if run["attention"] == attention:
                 depth = int(run["depth"])
                 axes.plot(
-                    range(2, depth + 1), np.diagonal(run["similarity"], 1), marker=".",
+                    range(2, depth + 1), np.diagonal(run[kind], 1), marker=".",
                     color=f"C{depths.index(depth)}",
                     linestyle="-" if run["seed"] == "0" else "--",
                     label=f"{depth} blocks, seed {run['seed']}",
                 )  # fmt: skip
         axes.axhline(THRESHOLD, color="grey", linestyle=":")
-        axes.set(title=attention, xlabel="block", ylim=(-0.05, 1.02))
+        axes.set(title=title, xlabel="block", ylim=(-0.5, 1.02))
         axes.grid(alpha=0.3)
         if axes.lines[1:]:
             axes.legend(fontsize="small")

@@ -102,20 +102,30 @@ def trained(run, images, labels, epochs, folder):
     return model
 
 
-def measured(model, images, labels):
-    """Test accuracy, parameters, and the similarity (depth, depth) of the maps that meet the values."""
+def measured(run, model, images, labels):
+    """Test accuracy, parameters, and similarities (depth, depth) of three kinds of maps.
+
+    "similarity" is of the maps that meet the values, "softmax" of those before re-attention mixes
+    them, "untrained" of the latter before the training.
+    """
+    import keras
     import numpy as np
     from train import to_rgb
 
     from keras_vit import analysis
 
+    def similarity(model, kind):
+        maps = analysis.attention_maps(model, to_rgb(images[:SIMILARITY_IMAGES]), kind=kind)
+        return np.round(analysis.block_similarity(maps), 4).tolist()
+
     logits = model.predict(to_rgb(images), batch_size=250, verbose=0)
-    maps = analysis.attention_maps(model, to_rgb(images[:SIMILARITY_IMAGES]), kind="mixed")
-    similarity = analysis.block_similarity(maps)
+    keras.utils.set_random_seed(run.seed)  # as the training began
     return {
         "test_accuracy": round(float(np.mean(logits.argmax(axis=-1) == labels)), 4),
         "parameters": model.count_params(),
-        "similarity": np.round(similarity, 4).tolist(),
+        "similarity": similarity(model, "mixed"),
+        "softmax": similarity(model, "softmax"),
+        "untrained": similarity(untrained(run), "softmax"),
     }
 
 
@@ -134,7 +144,7 @@ def do(run, data, out, quick):
     folder.mkdir(parents=True, exist_ok=True)
     model = trained(run, images, labels, epochs, folder)
     partial = folder / "partial.json"
-    partial.write_text(json.dumps(measured(model, test_images, test_labels)))
+    partial.write_text(json.dumps(measured(run, model, test_images, test_labels)))
     os.replace(partial, folder / "run.json")
 
 
@@ -146,9 +156,9 @@ def read_rows(path):
         return list(csv.DictReader(file))
 
 
-def add_rows(path, rows):
-    """Appends to a CSV file by writing it anew under another name."""
-    rows = read_rows(path) + rows
+def add_rows(path, label, rows):
+    """Puts the rows of a run into a CSV file, in place of earlier ones, by writing it anew."""
+    rows = [row for row in read_rows(path) if not is_of(label, row)] + rows
     partial = path.with_suffix(".partial")
     with partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
@@ -163,27 +173,33 @@ def record(run, out, results):
     folder = out / run.name
     found = json.loads((folder / "run.json").read_text())
     history = read_rows(folder / "history.csv")
-    matrix = found["similarity"]
     pairs = [
-        {**label, "block": p, "other_block": q, "cosine": matrix[p][q]}
+        {
+            **label, "block": p, "other_block": q, "cosine": found["similarity"][p][q],
+            "softmax_cosine": found["softmax"][p][q], "untrained_cosine": found["untrained"][p][q],
+        }
         for p in range(run.depth)
         for q in range(p + 1, run.depth)
-    ]
+    ]  # fmt: skip
     row = {
         **label,
         "test_accuracy": found["test_accuracy"],
         "parameters": found["parameters"],
         "cpu_seconds": round(sum(float(epoch["seconds"]) for epoch in history)),
     }
-    add_rows(results / "history.csv", [{**label, **epoch} for epoch in history])
-    add_rows(results / "similarity.csv", pairs)
-    add_rows(results / "runs.csv", [row])
+    add_rows(results / "history.csv", label, [{**label, **epoch} for epoch in history])
+    add_rows(results / "similarity.csv", label, pairs)
+    add_rows(results / "runs.csv", label, [row])
     return row
 
 
+def is_of(label, row):
+    """Whether a row of a table is of the run with this label."""
+    return all(row[key] == str(value) for key, value in label.items())
+
+
 def is_done(run, results):
-    label = {key: str(value) for key, value in dataclasses.asdict(run).items()}
-    return any(label.items() <= row.items() for row in read_rows(results / "runs.csv"))
+    return any(is_of(dataclasses.asdict(run), row) for row in read_rows(results / "runs.csv"))
 
 
 def start(run, args):
