@@ -124,6 +124,7 @@ with distribution.data_parallel() as devices:
     loaded = plain.model(config, classes=3, weights=sys.argv[1] + "/stored.weights.h5")
     for a, b in zip(loaded.get_weights(), stored.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
 print(devices, np.abs(np.subtract(single, parallel)).max())
 """
 
@@ -159,3 +160,39 @@ print(devices, np.abs(np.subtract(single, parallel)).max())
 def test_a_divided_batch_gives_the_same_loss(program, backend, devices, tmp_path):
     found, difference = run(program, str(tmp_path), backend=backend).split()
     assert int(found) == devices and float(difference) < 1e-5
+
+
+FINE_TUNED = """
+import pathlib
+import sys
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit import registry
+from keras_vit.models import plain
+from keras_vit.training.fine_tuning import finetune
+from keras_vit.training.settings import Settings
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+config = plain.Config(patch=8, width=16, depth=2, heads=2, mlp=32, image=(16, 16))
+registry.variant("Tiny", config, plain.build, parameters=0)
+random = np.random.default_rng(0)
+for label in "ab":
+    folder = pathlib.Path(sys.argv[1], "pictures", label)
+    folder.mkdir(parents=True)
+    for k in range(6):
+        picture = random.integers(0, 256, (16, 16, 3)).astype("uint8")
+        Image.fromarray(picture).save(folder / f"{k}.png")
+settings = Settings(
+    data=str(folder.parent), model="Tiny", recipe="augreg-scratch", epochs=1, batch_size=4,
+    distribute="data", xla=True,
+)
+finetune(settings, pathlib.Path(sys.argv[1], "run"), verbose=0)
+"""
+
+
+def test_fine_tuning_on_the_devices_of_tensorflow(tmp_path):
+    assert "XLA off" in run(FINE_TUNED, str(tmp_path), backend="tensorflow")  # it compiles for one
+    assert (tmp_path / "run" / "best.keras").exists()

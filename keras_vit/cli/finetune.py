@@ -63,7 +63,8 @@ def _add_finetune(commands):
     add("--precision", choices=("auto", "float32", "bfloat16", "float16"), default="auto",
         help="auto is bfloat16 on GPU and TPU, else float32 (default: auto)")  # fmt: skip
     add("--xla", choices=("auto", "on", "off"), default="auto",
-        help="compile the training step; auto is on for GPU and TPU (default: auto)")  # fmt: skip
+        help="compile the training step; auto is on for GPU and TPU (default: auto); TensorFlow "
+             "cannot on several devices")  # fmt: skip
     add("--gradient-checkpointing", action="store_true", help="less memory, a third more time")
     add("--distribute", choices=("none", "data", "model"), default="none",
         help="data divides every batch among all devices: those of this machine, or with "

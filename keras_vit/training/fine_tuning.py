@@ -260,7 +260,8 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
     )  # fmt: skip
     # steps_per_execution stays 1: a step of any model here outlasts what Python does in between, and
     # an error can name its batch.
-    xla = settings.xla or keras.backend.backend() == "jax"
+    # JAX always compiles; TensorFlow cannot compile a step that several devices share.
+    xla = keras.backend.backend() == "jax" or (settings.xla and devices == 1)
     trained.compile(optimizer, _loss(recipe), weighted_metrics=["accuracy"], jit_compile=xla)
     state = out / STATE
     epoch = load_state(state, trained) if resume else 0

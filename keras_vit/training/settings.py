@@ -40,7 +40,8 @@ class Settings:
         lora_rank: train low-rank updates of this rank alone.
         shots: train on so many pictures a class.
         precision: a key of `PRECISIONS`.
-        xla: whether the training step is compiled by XLA.
+        xla: whether the training step is compiled by XLA; JAX always does, TensorFlow cannot on
+            several devices.
         seed: of everything random.
         skip_bad: leave out pictures that cannot be read.
         gradient_checkpointing: see the models.
