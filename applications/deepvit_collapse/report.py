@@ -60,13 +60,14 @@ def table(runs):
                 _several([np.diagonal(run[kind], 1).mean() for run in group], ".2f")
                 for kind in KINDS
             )
-            top1, similar = PAPER.get((attention, depth), ("", ""))
+            top1, similar = PAPER.get((attention, depth), (None, ""))
             lines.append(
                 f"| {attention} | {depth} | {len(group)} | {_several(accuracy, '.2f')} | "
                 f"{_several(counts, 'd')} | {softmax} | {untrained} | "
                 f"{mixed if attention == 're-attention' else ''} | "
                 f"{int(group[0]['parameters']):,} | "
-                f"{_several([int(run['cpu_seconds']) for run in group], ',d')} | {top1} | {similar} |"
+                f"{_several([int(run['cpu_seconds']) for run in group], ',d')} | "
+                f"{'' if top1 is None else f'{top1:.2f}'} | {similar} |"
             )
     return "\n".join(lines) + "\n"
 

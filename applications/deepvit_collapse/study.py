@@ -3,7 +3,7 @@
     apt-get install dataset-fashion-mnist
     python applications/deepvit_collapse/study.py --jobs 2
 
-Takes about 2.5 hours on 2 CPU cores. Every run that ends is added to results/runs.csv, history.csv and
+Takes about 2 hours on 2 CPU cores. Every run that ends is added to results/runs.csv, history.csv and
 similarity.csv and is not repeated: the study can be stopped at any time and goes on from the last
 epoch when the command is given again. `report.py` draws the figure and writes the table.
 `--quick` shows in 3 minutes that everything works; it writes to --out alone.
