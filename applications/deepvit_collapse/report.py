@@ -57,7 +57,7 @@ def table(runs):
                 analysis.similar_blocks(run["softmax_cosine"], THRESHOLD).count for run in group
             ]
             mixed, softmax, untrained = (
-                _several([np.diagonal(run[kind], 1).mean() for run in group], ".2f")
+                _several([np.diagonal(run[kind], 1).mean() for run in group], "z.2f")
                 for kind in KINDS
             )
             top1, similar = PAPER.get((attention, depth), (None, ""))
