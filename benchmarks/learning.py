@@ -10,7 +10,7 @@ few-shot: handwritten digits (scikit-learn's, 8x8, enlarged), 20 of each class t
 probes: a linear probe and nearest neighbours on the frozen class token of DINOv2 ViT-S/14 at 112 px;
 5,000 pictures of Fashion-MNIST to learn from, 2,000 to test. 8 minutes.
 positions: ViT-Mini/4 from scratch on Fashion-MNIST for 3 epochs with no positions, learned 1-D, learned
-2-D and fixed sine-cosine ones. 15 minutes.
+2-D and fixed sine-cosine ones. 20 minutes.
 
 Fashion-MNIST comes from TensorFlow Datasets: its folder is --data-dir, or ~/tensorflow_datasets.
 """

@@ -1,4 +1,4 @@
-"""Stochastic depth, patch dropout, LayerScale and CosReg."""
+"""Stochastic depth, patch dropout and LayerScale."""
 
 import keras
 from keras import ops
@@ -132,62 +132,3 @@ class LayerScale(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "initial": self.initial}
-
-
-def map_similarity(maps, pairs=None):
-    """How alike the attention maps of successive blocks are; 0.1 times it is the paper's CosReg loss.
-
-    Args:
-        maps: maps of the blocks in order, each (B, heads, N, N).
-        pairs: number of pairs of neighbours that count, from the first block on; None for all.
-
-    Returns:
-        Scalar in [-1, 1]: the cosine between the vectors over the heads, averaged over batch,
-        queries, keys and pairs.
-
-    Raises:
-        ValueError: `pairs` is not in 1..len(maps) - 1.
-
-    Source: dvit_repo loss/cross_entropy.py.
-    """
-    pairs = checked_pairs(pairs, len(maps))
-    directions = [ops.normalize(ops.cast(m, "float32"), axis=1, epsilon=1e-8) for m in maps]
-    cosines = [ops.mean(ops.sum(directions[i] * directions[i + 1], axis=1)) for i in range(pairs)]
-    return sum(cosines) / pairs
-
-
-def checked_pairs(pairs, count):
-    """How many pairs of neighbours count among so many maps, or ValueError."""
-    pairs = count - 1 if pairs is None else pairs
-    if not 1 <= pairs < count:
-        raise ValueError(
-            "pairs must be at least 1 and less than the number of maps. "
-            f"Received: pairs={pairs}, {count} maps."
-        )
-    return pairs
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class CosReg(keras.layers.Layer):
-    """Passes on its first input; in training adds the `map_similarity` of the others to the loss.
-
-    Shapes: inputs a tensor and at least two attention maps (B, heads, N, N); output the tensor.
-
-    Args:
-        weight: factor of the similarity.
-        pairs: see `map_similarity`.
-    """
-
-    def __init__(self, weight=0.1, pairs=None, **kwargs):
-        super().__init__(autocast=False, **kwargs)
-        self.weight = weight
-        self.pairs = pairs
-
-    def call(self, inputs, training=None):
-        outputs, *maps = inputs
-        if training:
-            self.add_loss(self.weight * map_similarity(maps, self.pairs))
-        return outputs
-
-    def get_config(self):
-        return {**super().get_config(), "weight": self.weight, "pairs": self.pairs}

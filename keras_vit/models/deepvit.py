@@ -18,11 +18,9 @@ Source: Zhou et al. 2021 (arXiv:2103.11886); github.com/zhoudaquan/dvit_repo.
 import dataclasses as _dataclasses
 
 import keras as _keras
+from keras import ops as _ops
 
 from keras_vit.layers import TransformerBlock as _TransformerBlock
-from keras_vit.layers.regularization import CosReg as _CosReg
-from keras_vit.layers.regularization import checked_pairs as _checked_pairs
-from keras_vit.layers.regularization import map_similarity as map_similarity
 from keras_vit.models import plain as _plain
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import make_preprocess_input as _make_preprocess_input
@@ -75,6 +73,28 @@ PlainViT_24B = _declare("PlainViT_24B", _PLAIN24, 36_257_128)
 PlainViT_32B = _declare("PlainViT_32B", _PLAIN32, 48_090_472)
 
 
+def map_similarity(maps, pairs=None):
+    """How alike the attention maps of successive blocks are; 0.1 times it is the paper's CosReg loss.
+
+    Args:
+        maps: maps of the blocks in order, each (B, heads, N, N).
+        pairs: number of pairs of neighbours that count, from the first block on; None for all.
+
+    Returns:
+        Scalar in [-1, 1]: the cosine between the vectors over the heads, averaged over batch,
+        queries, keys and pairs.
+
+    Raises:
+        ValueError: `pairs` is not in 1..len(maps) - 1.
+
+    Source: dvit_repo loss/cross_entropy.py.
+    """
+    pairs = _checked_pairs(pairs, len(maps))
+    directions = [_ops.normalize(_ops.cast(m, "float32"), axis=1, epsilon=1e-8) for m in maps]
+    cosines = [_ops.mean(_ops.sum(directions[i] * directions[i + 1], axis=1)) for i in range(pairs)]
+    return sum(cosines) / pairs
+
+
 def with_cos_reg(model, weight=0.1, pairs=None):
     """A model with the same layers whose training holds the maps of neighbouring blocks apart.
 
@@ -122,3 +142,29 @@ class _WithMap(_keras.layers.Layer):
 
     def compute_output_spec(self, inputs, training=None):
         return self.block.compute_output_spec(inputs, return_attention=True)
+
+
+def _checked_pairs(pairs, count):
+    """How many pairs of neighbours count among so many maps, or ValueError."""
+    pairs = count - 1 if pairs is None else pairs
+    if not 1 <= pairs < count:
+        raise ValueError(
+            "pairs must be at least 1 and less than the number of maps. "
+            f"Received: pairs={pairs}, {count} maps."
+        )
+    return pairs
+
+
+class _CosReg(_keras.layers.Layer):
+    """Passes on its first input; in training adds `weight` times the `map_similarity` of the others to the loss."""
+
+    def __init__(self, weight, pairs, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.weight = weight
+        self.pairs = pairs
+
+    def call(self, inputs, training=None):
+        outputs, *maps = inputs
+        if training:
+            self.add_loss(self.weight * map_similarity(maps, self.pairs))
+        return outputs
