@@ -23,5 +23,5 @@ from keras_vit.preprocessing import recipe_of as recipe_of
 from keras_vit.registry import list_models as list_models
 from keras_vit.registry import list_weights as list_weights
 
-# Every family has its own: keras_vit.vit.preprocess_input, keras_vit.deepvit.map_similarity.
-del map_similarity, preprocess_input  # noqa: F821
+# Every family has its own: keras_vit.vit.preprocess_input, keras_vit.deepvit.with_cos_reg.
+del map_similarity, preprocess_input, with_cos_reg  # noqa: F821
