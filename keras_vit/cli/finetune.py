@@ -126,7 +126,8 @@ def _one_of(processes, index):
     except (Exception, KeyboardInterrupt) as error:
         if processes == 1 or terminal.debugging():
             raise
-        terminal.say(f"error: {error}" if str(error) else "interrupted")
+        stopped = isinstance(error, KeyboardInterrupt)
+        terminal.say("interrupted" if stopped else f"error: {error}")
         terminal.say(
             f"This was process {index} of {processes}. If another one ended or cannot be reached, "
             "start all of them again with --resume."

@@ -66,11 +66,13 @@ def finetune(settings, out, resume=False, say=print, verbose=1):
     if settings.recipe in PROBES:
         train, validation = _pictures(settings, out, resume, say)
         model = _model(settings, train.class_names)
+        _check_space(out, model)
         _start_run(settings, train, out)
         return _probe(settings, model, train, validation, out, say)
     with _PARALLEL[settings.distribute]() as devices:
         train, validation = _pictures(settings, out, resume, say)
         model = _model(settings, train.class_names)
+        _check_space(out, model)
         if settings.distribute == "model":
             model = distribution.sharded(model)
         _fit(settings, model, train, validation, out, resume, say, verbose, devices)
@@ -265,7 +267,6 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
     trained.compile(optimizer, _loss(recipe), weighted_metrics=["accuracy"], jit_compile=xla)
     state = out / STATE
     epoch = load_state(state, trained) if resume else 0
-    _check_space(out, model)
     if not resume:
         _start_run(settings, train, out)
     _tell_plan(settings, recipe, length, model, train, validation, out, epoch, xla, say)

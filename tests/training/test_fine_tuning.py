@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 
 import keras
 import numpy as np
@@ -135,6 +136,14 @@ def test_a_wrong_option_does_not_occupy_the_folder(tiny, pictures, tmp_path):
         finetune(settings(pictures, frozen_blocks=99), tmp_path, say=quietly, verbose=0)
     assert [path.name for path in tmp_path.iterdir()] == ["split.json"]
     finetune(settings(pictures, epochs=1), tmp_path, say=quietly, verbose=0)
+
+
+@pytest.mark.parametrize("recipe", ["knn", "vit-finetune"])
+def test_a_full_disk_is_an_error_before_training(tiny, pictures, tmp_path, monkeypatch, recipe):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: types.SimpleNamespace(free=1000))
+    with pytest.raises(OSError, match="too full: the run needs about 0.0 GB. Received: 0.0 GB"):
+        finetune(probe_settings(pictures, recipe), tmp_path, say=quietly, verbose=0)
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_foreign_hidden_files_stay(tiny, pictures, tmp_path):

@@ -145,11 +145,13 @@ def prepared(tmp_path_factory):
     features = tfds.features.FeaturesDict({
         "image": tfds.features.Image(shape=(5, 7, 1)),
         "label": tfds.features.ClassLabel(names=["zebra", "ant", "bee"]),
+        "file_name": tfds.features.Text(),
     })  # fmt: skip
 
     def rows(count):
         for k in range(count):
-            yield k, {"image": np.full((5, 7, 1), 40 * k, "uint8"), "label": k % 3}
+            image = np.full((5, 7, 1), 40 * k, "uint8")
+            yield k, {"image": image, "label": k % 3, "file_name": f"{k}.png"}
 
     class Spots(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("1.0.0")
@@ -177,6 +179,7 @@ def test_tensorflow_datasets_are_read_from_disk(prepared):
         image = samples.load(k)
         assert image.shape == (5, 7, 3)
         assert image[0, 0, 0] // 40 % 3 == samples.labels[k] and (image == image[0, 0, 0]).all()
+        assert samples.names[k] == f"{image[0, 0, 0] // 40}.png"  # as ReaL labels need them
     part = open_samples("tfds:spots", "test[:2]", ["bee", "ant", "zebra"], prepared)
     assert len(part) == 2 and part.class_names == ("bee", "ant", "zebra")
     assert [2 - part.load(k)[0, 0, 0] // 40 for k in range(2)] == part.labels.tolist()
