@@ -42,9 +42,14 @@ def small(name):
     else:
         attention = config.attention
         config = dataclasses.replace(
-            config, width=24, depth=2, heads=2, mlp=32, image=(2 * config.pixels, 3 * config.pixels),
+            config,
+            width=24,
+            depth=2,
+            heads=2,
+            mlp=32,
+            image=(2 * config.pixels, 3 * config.pixels),
             attention=attention[-2:] if isinstance(attention, tuple) else attention,
-        )  # fmt: skip
+        )
         if config.stages:
             config = dataclasses.replace(
                 config, stages=(1, 1, 1), stem_width=8, groups=4, image=(64, 96)

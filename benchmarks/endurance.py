@@ -93,12 +93,17 @@ def main():
         measuring.target("requests with a wrong answer", wrong, 0),
         measuring.target("growth of memory, MB", memory_mb() - before, 50),
     ]
-    facts = [{
-        "requests": args.requests, "files": count, "damaged": int(sum(b.sum() for b in bad)),
-        "threads": args.threads, "p50 ms": 1000 * float(np.median(seconds)),
-        "p95 ms": 1000 * float(np.percentile(seconds, 95)),
-        "files/s": sum(len(request) for request in requests[warm:]) / total,
-    }]  # fmt: skip
+    facts = [
+        {
+            "requests": args.requests,
+            "files": count,
+            "damaged": int(sum(b.sum() for b in bad)),
+            "threads": args.threads,
+            "p50 ms": 1000 * float(np.median(seconds)),
+            "p95 ms": 1000 * float(np.percentile(seconds, 95)),
+            "files/s": sum(len(request) for request in requests[warm:]) / total,
+        }
+    ]
     title = "Files through the signature `serving_bytes`, from several threads"
     measuring.write(args.out, "endurance", title, {"Targets": rows, "What was run": facts})
     folder.cleanup()

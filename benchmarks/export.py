@@ -144,11 +144,14 @@ def main():
         loads = {f: in_a_fresh_process("first_answer", f, paths[f], size) for f in FORMATS}
         files = [
             {
-                "format": f, "export s": costs[f]["seconds"], "peak MB": costs[f]["peak_mb"],
-                "file MB": size_mb(paths[f]), "to first answer s": loads[f]["seconds"],
+                "format": f,
+                "export s": costs[f]["seconds"],
+                "peak MB": costs[f]["peak_mb"],
+                "file MB": size_mb(paths[f]),
+                "to first answer s": loads[f]["seconds"],
             }
             for f in FORMATS
-        ]  # fmt: skip
+        ]
         runs = {name: model.predict_on_batch for name, model in models.items()}
         runs |= {format: runner(format, paths[format]) for format in FORMATS}
         one, eight = (np.zeros((count, size, size, 3), "float32") for count in (1, 8))
@@ -156,12 +159,13 @@ def main():
         many = measure({n: lambda run=run: run(eight) for n, run in runs.items()}, args.rounds)
     speeds = [
         {
-            "format": name, "1 image, p50 ms": 1000 * float(np.median(single[name])),
+            "format": name,
+            "1 image, p50 ms": 1000 * float(np.median(single[name])),
             "p95 ms": 1000 * float(np.percentile(single[name], 95)),
             "8 images, images/s": 8 / min(many[name]),
         }
         for name in runs
-    ]  # fmt: skip
+    ]
     title = f"{args.model}, exported"
     measuring.write(args.out, "export", title, {"Files": files, "Speed": speeds}, args.rounds)
 

@@ -33,9 +33,11 @@ LIMIT = 1.05  # of timm's time
 def ours():
     """Part -> function of images."""
     model = keras_vit.R50_B16(
-        weights=None, input_shape=(224, 224, 3), include_preprocessing=False,
+        weights=None,
+        input_shape=(224, 224, 3),
+        include_preprocessing=False,
         classifier_activation=None,
-    )  # fmt: skip
+    )
     stem = keras.Model(model.inputs, model.get_layer("r50_b16_stage_3").output)
     return {
         part: measuring.compiled(lambda images, network=network: network(images, training=False))

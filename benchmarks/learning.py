@@ -44,9 +44,12 @@ PROBE_SIZE = 112
 def trained(model, samples, epochs, batch_size, learning_rate, seed):
     """Trains a model with AdamW on pictures cut at random; returns the seconds."""
     recipe = dataclasses.replace(
-        training.get_recipe("deit-scratch"), learning_rate=learning_rate, reference_batch=None,
-        warm_up_epochs=1, ema_momentum=None,
-    )  # fmt: skip
+        training.get_recipe("deit-scratch"),
+        learning_rate=learning_rate,
+        reference_batch=None,
+        warm_up_epochs=1,
+        ema_momentum=None,
+    )
     steps = steps_per_epoch(samples, batch_size, drop_remainder=True)
     model.compile(
         training.optimizer_for(model, recipe, batch_size, steps, epochs),
@@ -54,9 +57,14 @@ def trained(model, samples, epochs, batch_size, learning_rate, seed):
         jit_compile=False,
     )
     batches = training_dataset(
-        samples, recipe_of(model), batch_size, seed=seed, one_hot=True, drop_remainder=True,
+        samples,
+        recipe_of(model),
+        batch_size,
+        seed=seed,
+        one_hot=True,
+        drop_remainder=True,
         augmentation=Augmentation(crop_area=(0.6, 1.0), flip=False),
-    )  # fmt: skip
+    )
     start = time.perf_counter()
     model.fit(batches, epochs=epochs, steps_per_epoch=steps, shuffle=False, verbose=0)
     return time.perf_counter() - start
@@ -107,9 +115,11 @@ def measure_few_shot(arguments):
 
 def measure_probes(arguments):
     model = keras_vit.DINOv2_S14(
-        weights=arguments.weights, include_top=False, pooling="token",
+        weights=arguments.weights,
+        include_top=False,
+        pooling="token",
         input_shape=(PROBE_SIZE, PROBE_SIZE, 3),
-    )  # fmt: skip
+    )
     train, test = (fashion_mnist(s, arguments) for s in ("train[:5000]", "test[:2000]"))
     recipe = recipe_of(model)
     (features, labels), (others, truth) = (
@@ -139,10 +149,12 @@ def measure_positions(arguments):
         seconds = trained(model, train, arguments.epochs, 128, 1e-3, 0)
         rows.append(
             {
-                "positions": positions, "parameters": model.count_params(),
-                "test accuracy": accuracy(model, test), "seconds": seconds,
+                "positions": positions,
+                "parameters": model.count_params(),
+                "test accuracy": accuracy(model, test),
+                "seconds": seconds,
             }
-        )  # fmt: skip
+        )
         print(rows[-1], flush=True)
     title = f"Positions of ViT-Mini/4, {arguments.epochs} epochs of Fashion-MNIST"
     measuring.write(arguments.out, "learning_positions", title, {"Accuracy": rows})

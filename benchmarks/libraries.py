@@ -17,9 +17,13 @@ def _keras_vit(module, name):
 def _keras_hub(module, name):
     width, heads = SIZES[name]
     backbone = module.ViTBackbone(
-        (224, 224, 3), patch_size=16, num_layers=12, num_heads=heads, hidden_dim=width,
+        (224, 224, 3),
+        patch_size=16,
+        num_layers=12,
+        num_heads=heads,
+        hidden_dim=width,
         mlp_dim=4 * width,
-    )  # fmt: skip
+    )
     return module.ViTImageClassifier(backbone, num_classes=1000, preprocessor=None, activation=None)
 
 

@@ -10,7 +10,17 @@ import platform
 import time
 
 FOLDER = pathlib.Path(__file__).parent
-PACKAGES = ("keras", "tensorflow", "jax", "numpy", "keras-hub", "vit-keras", "zeromodels", "timm", "torch")  # fmt: skip
+PACKAGES = (
+    "keras",
+    "tensorflow",
+    "jax",
+    "numpy",
+    "keras-hub",
+    "vit-keras",
+    "zeromodels",
+    "timm",
+    "torch",
+)
 
 
 def parser(doc, rounds=None):

@@ -21,10 +21,7 @@ from keras_vit import layers
 
 BATCH, TOKENS, WIDTH, HEADS, MLP = 8, 197, 384, 12, 1152
 LIMIT = 1.25
-ATTENTION = {
-    "plain": layers.MultiHeadSelfAttention,
-    "re-attention": layers.ReAttention,
-}
+ATTENTION = {"plain": layers.MultiHeadSelfAttention, "re-attention": layers.ReAttention}
 
 
 def block(attention):

@@ -84,7 +84,7 @@ def main():
         f"Memory of steps of {MEMORY_BATCH} images": [
             {"gradient checkpointing": way, "peak MB": value} for way, value in megabytes.items()
         ],
-    }  # fmt: skip
+    }
     if missing:
         sections["Not measured"] = [{"library": n, "why": why} for n, why in missing.items()]
     place = f"{keras.backend.backend()}_{measuring.device()}"

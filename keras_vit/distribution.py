@@ -189,9 +189,10 @@ def sharded(model, mesh=None):
         devices = len(keras.distribution.list_devices())
         mesh = keras.distribution.DeviceMesh((1, devices), ("batch", "model"))
     distribution = keras.distribution.ModelParallel(
-        layout_map=layout_map(model, mesh), batch_dim_name=mesh.axis_names[0],
+        layout_map=layout_map(model, mesh),
+        batch_dim_name=mesh.axis_names[0],
         auto_shard_dataset=False,
-    )  # fmt: skip
+    )
     values = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
     keras.distribution.set_distribution(distribution)
     copy = keras.models.clone_model(model)

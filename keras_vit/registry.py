@@ -86,9 +86,17 @@ _VARIANTS = {}
 
 
 def variant(
-    name, config, build, *, parameters, weights=(), statistics="half", classes=1000,
-    counted="with 1,000 classes", summary=None,
-):  # fmt: skip
+    name,
+    config,
+    build,
+    *,
+    parameters,
+    weights=(),
+    statistics="half",
+    classes=1000,
+    counted="with 1,000 classes",
+    summary=None,
+):
     """Declares a model and returns its function.
 
     Args:
@@ -113,9 +121,17 @@ def variant(
         raise ValueError(f"{name}: two sets of weights share a name. Received: {names}.")
     module = sys._getframe(1).f_globals["__name__"]
     row = Variant(
-        name, module.rpartition(".")[2], config, parameters, counted, tuple(weights),
-        names[0] if names else None, classes, statistics, build,
-    )  # fmt: skip
+        name,
+        module.rpartition(".")[2],
+        config,
+        parameters,
+        counted,
+        tuple(weights),
+        names[0] if names else None,
+        classes,
+        statistics,
+        build,
+    )
     signature = _signature(row)
 
     def function(*args, **kwargs):

@@ -90,15 +90,22 @@ def page(folder):
     theirs_in, commands = os.pipe()
     answers, theirs_out = os.pipe()
     options = [
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        "--remote-debugging-pipe", f"--user-data-dir={folder}",
-    ]  # fmt: skip
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--remote-debugging-pipe",
+        f"--user-data-dir={folder}",
+    ]
     # The browser reads from descriptor 3 and writes to 4.
     script = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
     process = subprocess.Popen(
         ["bash", "-c", script, "bash", browser, *options],
-        pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        pass_fds=(theirs_in, theirs_out),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     os.close(theirs_in)
     os.close(theirs_out)
     try:

@@ -53,10 +53,16 @@ class Session:
         tags = (ctypes.c_char_p * 1)(b"serve")
         self.session = ctypes.c_void_p(
             self.library.TF_LoadSessionFromSavedModel(
-                ctypes.c_void_p(self.library.TF_NewSessionOptions()), None, path.encode(), tags, 1,
-                self.graph, None, self.status,
+                ctypes.c_void_p(self.library.TF_NewSessionOptions()),
+                None,
+                path.encode(),
+                tags,
+                1,
+                self.graph,
+                None,
+                self.status,
             )
-        )  # fmt: skip
+        )
         self._check()
 
     def run(self, inputs, outputs):
@@ -64,9 +70,19 @@ class Session:
         values = (ctypes.c_void_p * len(inputs))(*(self._tensor(a) for a in inputs.values()))
         results = (ctypes.c_void_p * len(outputs))()
         self.library.TF_SessionRun(
-            self.session, None, self._outputs(inputs), values, len(inputs),
-            self._outputs(outputs), results, len(outputs), None, 0, None, self.status,
-        )  # fmt: skip
+            self.session,
+            None,
+            self._outputs(inputs),
+            values,
+            len(inputs),
+            self._outputs(outputs),
+            results,
+            len(outputs),
+            None,
+            0,
+            None,
+            self.status,
+        )
         self._check()
         return [self._array(ctypes.c_void_p(result)) for result in results]
 

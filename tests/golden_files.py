@@ -150,9 +150,13 @@ def deepvit_config(golden):
 def config_of(golden):
     """The `Config` of a golden file."""
     makers = {
-        "A": google_config, "B": google_config, "D": deepvit_config, "E": timm_config,
-        "F0": dinov2_config, "F1": hf_config,
-    }  # fmt: skip
+        "A": google_config,
+        "B": google_config,
+        "D": deepvit_config,
+        "E": timm_config,
+        "F0": dinov2_config,
+        "F1": hf_config,
+    }
     return next(make for key, make in makers.items() if golden.name.startswith(key))(golden)
 
 
@@ -235,17 +239,25 @@ def inner(model, images):
 
 def expected(outputs, found, registers):
     """The golden's outputs under our names."""
-    names = {"tokens_in": "tokens_in", "posembed": "tokens_in", "hidden0": "tokens_in",
-             "encoded": "encoded", "last_hidden_state": "encoded",
-             "stem_conv_root": "root_conv", "stem_gn_root": "root_norm",
-             "logits": "logits", "pre_logits": "pre_logits"}  # fmt: skip
+    names = {
+        "tokens_in": "tokens_in",
+        "posembed": "tokens_in",
+        "hidden0": "tokens_in",
+        "encoded": "encoded",
+        "last_hidden_state": "encoded",
+        "stem_conv_root": "root_conv",
+        "stem_gn_root": "root_norm",
+        "logits": "logits",
+        "pre_logits": "pre_logits",
+    }
     names |= {f"stem_block{s}": f"stage_{s}" for s in range(1, 5)}
     result = {new: outputs[old] for old, new in names.items() if old in outputs}
     for i in range(12):
         for old, new in (
-            (f"block{i}", f"block_{i}"), (f"attn{i}", f"attention_{i}"),
+            (f"block{i}", f"block_{i}"),
+            (f"attn{i}", f"attention_{i}"),
             (f"attn{i}_used", f"attention_{i}"),  # after the mixing
-        ):  # fmt: skip
+        ):
             if old in outputs:
                 result[new] = outputs[old]
         if f"hidden{i + 1}" in outputs:

@@ -43,13 +43,19 @@ for part in ({}, {"attention": plain.re_attention}, {"feed_forward": plain.swigl
 def run(program, *arguments, backend="jax"):
     """What a program prints in a process of its own, with virtual CPU devices and JAX."""
     environment = {
-        **os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu",
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }  # fmt: skip
+    }
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True,
-        cwd=pathlib.Path(__file__).parents[1], timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", program, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parents[1],
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -130,8 +130,15 @@ def test_every_model_has_a_published_count():
 def test_count_before_the_first_call(name):
     model = getattr(keras_vit, name)(weights=None)
     assert model.count_params() == PUBLISHED[name]
-    assert sum(v.shape.num_elements() if hasattr(v.shape, "num_elements") else
-               int(keras.ops.prod(v.shape)) for v in model.non_trainable_weights) == 0  # fmt: skip
+    assert (
+        sum(
+            v.shape.num_elements()
+            if hasattr(v.shape, "num_elements")
+            else int(keras.ops.prod(v.shape))
+            for v in model.non_trainable_weights
+        )
+        == 0
+    )
     assert len({v.path for v in model.weights}) == len(model.weights)
 
 

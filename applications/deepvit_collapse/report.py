@@ -16,10 +16,13 @@ from keras_vit import analysis
 
 THRESHOLD = 0.9
 PAPER = {  # Zhou et al. 2021, table 4: ImageNet top-1, number of similar blocks
-    ("plain", 16): (78.88, 5), ("plain", 24): (79.35, 11), ("plain", 32): (79.27, 15),
-    ("re-attention", 16): (79.10, 0), ("re-attention", 24): (79.99, 0),
+    ("plain", 16): (78.88, 5),
+    ("plain", 24): (79.35, 11),
+    ("plain", 32): (79.27, 15),
+    ("re-attention", 16): (79.10, 0),
+    ("re-attention", 24): (79.99, 0),
     ("re-attention", 32): (80.90, 0),
-}  # fmt: skip
+}
 
 
 KINDS = ("cosine", "softmax_cosine", "untrained_cosine")
@@ -93,11 +96,13 @@ def figure(runs):
             if run["attention"] == attention:
                 depth = int(run["depth"])
                 axes.plot(
-                    range(2, depth + 1), np.diagonal(run[kind], 1), marker=".",
+                    range(2, depth + 1),
+                    np.diagonal(run[kind], 1),
+                    marker=".",
                     color=f"C{depths.index(depth)}",
                     linestyle="-" if run["seed"] == "0" else "--",
                     label=f"{depth} blocks, seed {run['seed']}",
-                )  # fmt: skip
+                )
         axes.axhline(THRESHOLD, color="grey", linestyle=":")
         axes.set(title=title, xlabel="block", ylim=(-0.5, 1.02))
         axes.grid(alpha=0.3)

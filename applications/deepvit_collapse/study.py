@@ -59,9 +59,14 @@ def untrained(run):
 
     variant = {"plain": "PlainViT_16B", "re-attention": "DeepViT_16B"}[run.attention]
     config = dataclasses.replace(
-        registry.get_variant(variant).config, patch=PATCH, width=WIDTH, depth=run.depth,
-        heads=HEADS, mlp=MLP, image=(28, 28),
-    )  # fmt: skip
+        registry.get_variant(variant).config,
+        patch=PATCH,
+        width=WIDTH,
+        depth=run.depth,
+        heads=HEADS,
+        mlp=MLP,
+        image=(28, 28),
+    )
     return plain.model(config, classes=10, classifier_activation=None)
 
 
@@ -81,12 +86,13 @@ def trained(run, images, labels, epochs, folder):
     model.compile(
         keras.optimizers.AdamW(
             WarmUpCosine(LEARNING_RATE, WARM_UP * steps, steps),
-            weight_decay=WEIGHT_DECAY, global_clipnorm=CLIP,
+            weight_decay=WEIGHT_DECAY,
+            global_clipnorm=CLIP,
         ),
         keras.losses.CategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
         jit_compile=True,
-    )  # fmt: skip
+    )
     model.fit(
         batches,
         epochs=epochs,
@@ -175,12 +181,16 @@ def record(run, out, results):
     history = read_rows(folder / "history.csv")
     pairs = [
         {
-            **label, "block": p, "other_block": q, "cosine": found["similarity"][p][q],
-            "softmax_cosine": found["softmax"][p][q], "untrained_cosine": found["untrained"][p][q],
+            **label,
+            "block": p,
+            "other_block": q,
+            "cosine": found["similarity"][p][q],
+            "softmax_cosine": found["softmax"][p][q],
+            "untrained_cosine": found["untrained"][p][q],
         }
         for p in range(run.depth)
         for q in range(p + 1, run.depth)
-    ]  # fmt: skip
+    ]
     row = {
         **label,
         "test_accuracy": found["test_accuracy"],

@@ -113,9 +113,13 @@ def compiled_model(steps_per_epoch, epochs):
     )
     # Muon turns the matrices of the blocks; everything else is left to its AdamW, without decay.
     optimizer = keras.optimizers.Muon(
-        schedule, weight_decay=WEIGHT_DECAY, adam_weight_decay=0.0,
-        exclude_layers=["patch_encoder", "head"], use_ema=True, ema_momentum=EMA_MOMENTUM,
-    )  # fmt: skip
+        schedule,
+        weight_decay=WEIGHT_DECAY,
+        adam_weight_decay=0.0,
+        exclude_layers=["patch_encoder", "head"],
+        use_ema=True,
+        ema_momentum=EMA_MOMENTUM,
+    )
     loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=LABEL_SMOOTHING)
     # XLA runs TensorFlow on one CPU thread, which takes longer than plain TensorFlow on two.
     jit_compile = keras.backend.backend() != "tensorflow"

@@ -19,9 +19,15 @@ from keras_vit.layers import ReAttention, TransformerBlock
 _SHOWN = 448  # pixels, to which small pictures are enlarged by a whole factor
 # From black over violet and orange to a bright yellow, as the map "inferno" of matplotlib.
 _COLOURS = (
-    (0, 0, 4), (40, 11, 84), (101, 21, 110), (159, 42, 99), (212, 72, 66), (245, 125, 21),
-    (250, 193, 39), (252, 255, 164),
-)  # fmt: skip
+    (0, 0, 4),
+    (40, 11, 84),
+    (101, 21, 110),
+    (159, 42, 99),
+    (212, 72, 66),
+    (245, 125, 21),
+    (250, 193, 39),
+    (252, 255, 164),
+)
 _SIMILAR = 0.9
 
 

@@ -6,13 +6,17 @@ from keras_vit.cli import files, models, terminal
 def add_commands(commands):
     """Adds the command to the subparsers of the program."""
     parser = commands.add_parser("convert", help="turn a published checkpoint into a Keras file")
-    parser.add_argument("input", metavar="IN",
-                        help="checkpoint of any known format, or a named set")  # fmt: skip
+    parser.add_argument(
+        "input", metavar="IN", help="checkpoint of any known format, or a named set"
+    )
     parser.add_argument("output", metavar="OUT", help="file to write, .keras or .weights.h5")
     parser.add_argument("--model", required=True, metavar="NAME", help="see `keras-vit list`")
-    parser.add_argument("--classes", type=models.positive, metavar="N",
-                        help="if the head of IN has another number of classes, make a new one, "
-                             "zero-initialised")  # fmt: skip
+    parser.add_argument(
+        "--classes",
+        type=models.positive,
+        metavar="N",
+        help="if the head of IN has another number of classes, make a new one, zero-initialised",
+    )
     models.add_size_option(parser)
     parser.add_argument("--no-top", action="store_true", help="leave the head out")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")

@@ -25,8 +25,12 @@ TOLERANCE = 1e-5  # between probabilities
 def add_commands(commands):
     """Adds the command to the subparsers of the program."""
     parser = commands.add_parser("demo", help="classify, fine-tune, save and export; no network")
-    parser.add_argument("--out", default="keras-vit-demo", metavar="DIR",
-                        help="folder for what it writes (default: keras-vit-demo)")  # fmt: skip
+    parser.add_argument(
+        "--out",
+        default="keras-vit-demo",
+        metavar="DIR",
+        help="folder for what it writes (default: keras-vit-demo)",
+    )
     parser.set_defaults(run=_demo)
 
 
@@ -142,9 +146,13 @@ def _fine_tune(model, pictures):
     with terminal.progress_bar("   fine-tuning", EPOCHS) as advance:
         after_epoch = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: advance())
         model.fit(
-            pictures.images, pictures.labels, batch_size=BATCH_SIZE, epochs=EPOCHS,
-            verbose=0, callbacks=[after_epoch],
-        )  # fmt: skip
+            pictures.images,
+            pictures.labels,
+            batch_size=BATCH_SIZE,
+            epochs=EPOCHS,
+            verbose=0,
+            callbacks=[after_epoch],
+        )
 
 
 def _exported(model, images, path):
@@ -179,8 +187,10 @@ def _draw(model, pictures, names, path):
     ]
     sheet = contact_sheet(
         "ViT_Mini4: prediction, and attention of the class token in the last block",
-        pictures.images, heat, captions,
-    )  # fmt: skip
+        pictures.images,
+        heat,
+        captions,
+    )
     with files.replacing(path) as partial:
         sheet.save(partial)
 

@@ -9,8 +9,13 @@ def add_commands(commands):
     """Adds the command to the subparsers of the program."""
     parser = commands.add_parser("explain", help="show what a model attends to in a picture")
     parser.add_argument("image", metavar="IMAGE", help="image file")
-    parser.add_argument("-o", "--output", default="report.html", metavar="OUT.html",
-                        help="page to write, which holds all it shows (default: report.html)")  # fmt: skip
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="report.html",
+        metavar="OUT.html",
+        help="page to write, which holds all it shows (default: report.html)",
+    )
     models.add_options(parser, precision="float32")
     models.add_naming_options(parser)
     parser.set_defaults(run=_explain)
@@ -29,9 +34,12 @@ def _explain(args):
     predictions = _predictions(args, opened, image)
     with terminal.quiet():  # XLA names the processor
         page = html_report(
-            opened.model, image, title=opened.title, about=pathlib.Path(args.image).name,
+            opened.model,
+            image,
+            title=opened.title,
+            about=pathlib.Path(args.image).name,
             predictions=predictions,
-        )  # fmt: skip
+        )
     with files.replacing(target) as partial:
         partial.write_text(page, encoding="utf-8")
     terminal.write(f"{target}: {opened.title}; {target.stat().st_size / 1000:,.0f} KB\n")

@@ -8,25 +8,47 @@ from keras_vit.cli import files, models, terminal
 def add_commands(commands):
     """Adds the command to the subparsers of the program."""
     parser = commands.add_parser("export", help="write a model for servers and devices")
-    parser.add_argument("model_file", nargs="?", metavar="MODEL.keras",
-                        help="file to export; or --model")  # fmt: skip
+    parser.add_argument(
+        "model_file", nargs="?", metavar="MODEL.keras", help="file to export; or --model"
+    )
     parser.add_argument("--model", metavar="NAME", help="see `keras-vit list`; or a .keras file")
-    parser.add_argument("--weights", metavar="W",
-                        help="a named set, or a checkpoint file (default: the model's own)")  # fmt: skip
+    parser.add_argument(
+        "--weights",
+        metavar="W",
+        help="a named set, or a checkpoint file (default: the model's own)",
+    )
     models.add_size_option(parser)
-    parser.add_argument("--format", choices=tuple(_FORMATS), default="savedmodel",
-                        help="savedmodel (default), onnx or litert")  # fmt: skip
-    parser.add_argument("-o", "--output", required=True, metavar="DIR",
-                        help="folder to write into; a SavedModel gets its next number there")  # fmt: skip
-    parser.add_argument("--version", type=models.positive, metavar="N",
-                        help="number of the SavedModel (default: the next one)")  # fmt: skip
-    parser.add_argument("--classes-file", metavar="FILE",
-                        help="text file with the name of one class a line")  # fmt: skip
-    parser.add_argument("--precision", default="float32",
-                        choices=("float32", "float16", "dynamic-int8", "int8"),
-                        help="of a LiteRT file (default: float32)")  # fmt: skip
-    parser.add_argument("--calibration", metavar="DIR",
-                        help="pictures to measure the ranges of --precision int8 on")  # fmt: skip
+    parser.add_argument(
+        "--format",
+        choices=tuple(_FORMATS),
+        default="savedmodel",
+        help="savedmodel (default), onnx or litert",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="DIR",
+        help="folder to write into; a SavedModel gets its next number there",
+    )
+    parser.add_argument(
+        "--version",
+        type=models.positive,
+        metavar="N",
+        help="number of the SavedModel (default: the next one)",
+    )
+    parser.add_argument(
+        "--classes-file", metavar="FILE", help="text file with the name of one class a line"
+    )
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        choices=("float32", "float16", "dynamic-int8", "int8"),
+        help="of a LiteRT file (default: float32)",
+    )
+    parser.add_argument(
+        "--calibration", metavar="DIR", help="pictures to measure the ranges of --precision int8 on"
+    )
     parser.add_argument("--xla", action="store_true", help="let XLA compile a SavedModel")
     parser.set_defaults(run=_export)
 

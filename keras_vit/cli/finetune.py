@@ -15,35 +15,53 @@ def add_commands(commands):
 
 
 def _add_data(parser):
-    parser.add_argument("--data", metavar="DATA",
-                        help="folder with one sub-folder a class, CSV file of paths and labels, or "
-                             "tfds:NAME[:SPLIT]")  # fmt: skip
-    parser.add_argument("--skip-bad", action="store_true",
-                        help="leave out pictures that cannot be read")  # fmt: skip
+    parser.add_argument(
+        "--data",
+        metavar="DATA",
+        help="folder with one sub-folder a class, CSV file of paths and labels, or "
+        "tfds:NAME[:SPLIT]",
+    )
+    parser.add_argument(
+        "--skip-bad", action="store_true", help="leave out pictures that cannot be read"
+    )
 
 
 def _add_finetune(commands):
     parser = commands.add_parser(
-        "finetune", help="train a model on labelled pictures",
+        "finetune",
+        help="train a model on labelled pictures",
         description="Trains on labelled pictures, validates after every epoch, keeps the best model. "
-                    "Everything is written to the folder of the run.",
-    )  # fmt: skip
+        "Everything is written to the folder of the run.",
+    )
     _add_data(parser)
     add = parser.add_argument
     add("--out", required=True, metavar="DIR", help="folder of the run, such as runs/flowers")
-    add("--resume", action="store_true",
-        help="go on with the run in --out after its last whole epoch, with its own options")  # fmt: skip
-    add("--validation", metavar="DATA",
-        help="pictures to validate on; by default the part of --data of that name, or a tenth")  # fmt: skip
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with the run in --out after its last whole epoch, with its own options",
+    )
+    add(
+        "--validation",
+        metavar="DATA",
+        help="pictures to validate on; by default the part of --data of that name, or a tenth",
+    )
     add(
         "--model", default="ViT_B16", metavar="NAME", help="see `keras-vit list` (default: ViT_B16)"
     )
-    add("--weights", metavar="W",
+    add(
+        "--weights",
+        metavar="W",
         help="a named set, a file such as the best.keras of another run, or none (default: the "
-             "model's own)")  # fmt: skip
-    add("--recipe", default="vit-finetune", metavar="R",
+        "model's own)",
+    )
+    add(
+        "--recipe",
+        default="vit-finetune",
+        metavar="R",
         help="vit-finetune, augreg-scratch, deit-scratch, deepvit-scratch, linear-probe, few-shot, "
-             "or knn (default: vit-finetune)")  # fmt: skip
+        "or knn (default: vit-finetune)",
+    )
     models.add_size_option(parser)
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
@@ -51,25 +69,50 @@ def _add_finetune(commands):
     )
     length.add_argument("--steps", type=models.positive, metavar="N", help="instead of epochs")
     add("--batch-size", type=models.positive, default=32, metavar="N", help="(default: 32)")
-    add("--accumulation", type=models.positive, default=1, metavar="N",
-        help="batches whose gradients are averaged before the weights move (default: 1)")  # fmt: skip
+    add(
+        "--accumulation",
+        type=models.positive,
+        default=1,
+        metavar="N",
+        help="batches whose gradients are averaged before the weights move (default: 1)",
+    )
     add("--learning-rate", type=float, metavar="X", help="peak (default: the recipe's)")
-    add("--layer-decay", type=float, metavar="X",
-        help="factor on the learning rate from a block to the one before it")  # fmt: skip
+    add(
+        "--layer-decay",
+        type=float,
+        metavar="X",
+        help="factor on the learning rate from a block to the one before it",
+    )
     add("--freeze", type=int, metavar="N", help="do not train the embedding and the first N blocks")
-    add("--lora", type=models.positive, metavar="RANK",
-        help="train low-rank updates of query and value, and the head")  # fmt: skip
+    add(
+        "--lora",
+        type=models.positive,
+        metavar="RANK",
+        help="train low-rank updates of query and value, and the head",
+    )
     add("--shots", type=models.positive, metavar="K", help="train on K pictures of each class")
-    add("--precision", choices=("auto", "float32", "bfloat16", "float16"), default="auto",
-        help="auto is bfloat16 on GPU and TPU, else float32 (default: auto)")  # fmt: skip
-    add("--xla", choices=("auto", "on", "off"), default="auto",
+    add(
+        "--precision",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="auto is bfloat16 on GPU and TPU, else float32 (default: auto)",
+    )
+    add(
+        "--xla",
+        choices=("auto", "on", "off"),
+        default="auto",
         help="compile the training step; auto is on for GPU and TPU (default: auto); TensorFlow "
-             "cannot on several devices")  # fmt: skip
+        "cannot on several devices",
+    )
     add("--gradient-checkpointing", action="store_true", help="less memory, a third more time")
-    add("--distribute", choices=("none", "data", "model"), default="none",
+    add(
+        "--distribute",
+        choices=("none", "data", "model"),
+        default="none",
         help="data divides every batch among all devices: those of this machine, or with "
-             "KERAS_BACKEND=jax and the next three options those of several; model divides every "
-             "block among those of this machine, with KERAS_BACKEND=jax (default: none)")  # fmt: skip
+        "KERAS_BACKEND=jax and the next three options those of several; model divides every "
+        "block among those of this machine, with KERAS_BACKEND=jax (default: none)",
+    )
     add("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
     add("--processes", type=models.positive, default=1, metavar="N", help="how many (default: 1)")
     add("--process-id", type=int, default=0, metavar="I", help="of this process, from 0")
@@ -159,23 +202,37 @@ def _settings(args):
     if precision == "auto":
         precision = "bfloat16" if accelerated else "float32"
     return Settings(
-        data=args.data, model=get_variant(args.model).name, recipe=args.recipe, weights=weights,
-        validation=args.validation, image_size=args.image_size, epochs=args.epochs,
-        steps=args.steps, batch_size=args.batch_size, accumulation=args.accumulation,
-        learning_rate=args.learning_rate, layer_decay=args.layer_decay,
-        frozen_blocks=args.freeze, lora_rank=args.lora, shots=args.shots, precision=precision,
-        xla=accelerated if args.xla == "auto" else args.xla == "on", seed=args.seed,
-        skip_bad=args.skip_bad, gradient_checkpointing=args.gradient_checkpointing,
+        data=args.data,
+        model=get_variant(args.model).name,
+        recipe=args.recipe,
+        weights=weights,
+        validation=args.validation,
+        image_size=args.image_size,
+        epochs=args.epochs,
+        steps=args.steps,
+        batch_size=args.batch_size,
+        accumulation=args.accumulation,
+        learning_rate=args.learning_rate,
+        layer_decay=args.layer_decay,
+        frozen_blocks=args.freeze,
+        lora_rank=args.lora,
+        shots=args.shots,
+        precision=precision,
+        xla=accelerated if args.xla == "auto" else args.xla == "on",
+        seed=args.seed,
+        skip_bad=args.skip_bad,
+        gradient_checkpointing=args.gradient_checkpointing,
         distribute=args.distribute,
-    )  # fmt: skip
+    )
 
 
 def _add_evaluate(commands):
     parser = commands.add_parser(
-        "evaluate", help="measure a classifier on labelled pictures",
+        "evaluate",
+        help="measure a classifier on labelled pictures",
         description="Accuracy, loss, calibration and accuracy per class. --data may be the ImageNet "
-                    "validation folder or tfds:imagenet2012:validation.",
-    )  # fmt: skip
+        "validation folder or tfds:imagenet2012:validation.",
+    )
     _add_data(parser)
     models.add_options(parser, precision="float32")
     models.add_batch_option(parser)
@@ -212,8 +269,12 @@ def _evaluate(args):
     right = real_labels(samples.names, args.real) if args.real else None
     batches = evaluation_dataset(samples, recipe_of(opened.model), args.batch_size)
     with terminal.progress_bar("pictures", len(samples)) as advance:
-        evaluation = evaluate(opened.model, batches, samples.class_names,
-                              lambda count: [advance() for _ in range(count)])  # fmt: skip
+        evaluation = evaluate(
+            opened.model,
+            batches,
+            samples.class_names,
+            lambda count: [advance() for _ in range(count)],
+        )
     summary = {"model": opened.title, "data": samples.origin, **evaluation.summary()}
     if right:
         summary["real_top1"] = real_accuracy(evaluation, right)

@@ -6,8 +6,13 @@ from keras_vit.cli import terminal
 def add_commands(commands):
     """Adds the command to the subparsers of the program."""
     parser = commands.add_parser("list", help="models and their published weights")
-    parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN",
-                        help="a part of the name, or a pattern such as 'ViT_*16'")  # fmt: skip
+    parser.add_argument(
+        "pattern",
+        nargs="?",
+        default="",
+        metavar="PATTERN",
+        help="a part of the name, or a pattern such as 'ViT_*16'",
+    )
     parser.add_argument("--weights", action="store_true", help="one row a named set of weights")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_list)

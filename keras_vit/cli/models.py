@@ -44,34 +44,55 @@ def image_size(text):
 
 def add_size_option(parser):
     """Adds `--image-size`."""
-    parser.add_argument("--image-size", type=image_size, metavar="N",
-                        help="pixels, N or HxW; by default the size of the weights")  # fmt: skip
+    parser.add_argument(
+        "--image-size",
+        type=image_size,
+        metavar="N",
+        help="pixels, N or HxW; by default the size of the weights",
+    )
 
 
 def add_options(parser, precision):
     """Adds the options of `open_model`; `precision` is the default of `--precision`."""
-    parser.add_argument("--model", default="ViT_B16", metavar="NAME",
-                        help="see `keras-vit list`; or a .keras file (default: ViT_B16)")  # fmt: skip
-    parser.add_argument("--weights", metavar="W",
-                        help="a named set, or a checkpoint file (default: the model's own)")  # fmt: skip
+    parser.add_argument(
+        "--model",
+        default="ViT_B16",
+        metavar="NAME",
+        help="see `keras-vit list`; or a .keras file (default: ViT_B16)",
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="W",
+        help="a named set, or a checkpoint file (default: the model's own)",
+    )
     add_size_option(parser)
-    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default=precision,
-                        help="auto is bfloat16 where the machine is faster at it "
-                             f"(default: {precision})")  # fmt: skip
+    parser.add_argument(
+        "--precision",
+        choices=("auto", "float32", "bfloat16"),
+        default=precision,
+        help=f"auto is bfloat16 where the machine is faster at it (default: {precision})",
+    )
 
 
 def add_batch_option(parser):
     """Adds `--batch-size`."""
-    parser.add_argument("--batch-size", type=positive, default=8, metavar="N",
-                        help="pictures at once (default: 8)")  # fmt: skip
+    parser.add_argument(
+        "--batch-size", type=positive, default=8, metavar="N", help="pictures at once (default: 8)"
+    )
 
 
 def add_naming_options(parser):
     """Adds `--top` and the option of `class_names`."""
-    parser.add_argument("--top", type=positive, default=5, metavar="K",
-                        help="classes to name a picture (default: 5)")  # fmt: skip
-    parser.add_argument("--classes-file", metavar="FILE",
-                        help="text file with the name of one class a line")  # fmt: skip
+    parser.add_argument(
+        "--top",
+        type=positive,
+        default=5,
+        metavar="K",
+        help="classes to name a picture (default: 5)",
+    )
+    parser.add_argument(
+        "--classes-file", metavar="FILE", help="text file with the name of one class a line"
+    )
 
 
 def open_model(args, include_top=True, pooling=None):
@@ -170,9 +191,12 @@ def build(name, weights=None, size=None, include_top=True, classes=None, dtype=N
             if include_top:
                 options |= _head(source, variant, size, classes)
             model = variant.function(
-                include_top=include_top, weights=weights, dtype=dtype,
-                input_shape=size and (*size, 3), **options,
-            )  # fmt: skip
+                include_top=include_top,
+                weights=weights,
+                dtype=dtype,
+                input_shape=size and (*size, 3),
+                **options,
+            )
     except FetchError as error:
         hint = "" if variant.name == "ViT_Mini4" else " `--model ViT_Mini4` needs no network."
         raise FetchError(f"{error}{hint}") from error

@@ -15,19 +15,31 @@ def add_commands(commands):
 
     embed = commands.add_parser("embed", help="write the features of pictures to a file")
     _add_images(embed)
-    embed.add_argument("-o", "--output", required=True, metavar="OUT.npz",
-                       help="arrays `paths` (N,) and `features` (N, D)")  # fmt: skip
+    embed.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT.npz",
+        help="arrays `paths` (N,) and `features` (N, D)",
+    )
     models.add_options(embed, precision="float32")
     models.add_batch_option(embed)
-    embed.add_argument("--pooling", choices=("token", "avg", "map"),
-                       help="what a feature is: the class token, the mean of the patches, or "
-                            "attention pooling (default: token)")  # fmt: skip
+    embed.add_argument(
+        "--pooling",
+        choices=("token", "avg", "map"),
+        help="what a feature is: the class token, the mean of the patches, or "
+        "attention pooling (default: token)",
+    )
     embed.set_defaults(run=_embed)
 
 
 def _add_images(parser):
-    parser.add_argument("images", nargs="+", metavar="IMAGE",
-                        help="image file, folder, or pattern such as 'photos/**/*.jpg'")  # fmt: skip
+    parser.add_argument(
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="image file, folder, or pattern such as 'photos/**/*.jpg'",
+    )
 
 
 def _classify(args):
@@ -46,17 +58,19 @@ def _classify(args):
         scores = models.class_probabilities(opened.model, scores[None])
         results.append((path, decode_predictions(scores, args.top, names)[0]))
     if args.json:
-        terminal.write_json({
-            "model": opened.title,
-            "results": [
-                {
-                    "path": str(path),
-                    "predictions": [{"id": i, "name": n, "score": s} for i, n, s in best],
-                }
-                for path, best in results
-            ],
-            "failures": [{"path": str(path), "error": error} for path, error in failures],
-        })  # fmt: skip
+        terminal.write_json(
+            {
+                "model": opened.title,
+                "results": [
+                    {
+                        "path": str(path),
+                        "predictions": [{"id": i, "name": n, "score": s} for i, n, s in best],
+                    }
+                    for path, best in results
+                ],
+                "failures": [{"path": str(path), "error": error} for path, error in failures],
+            }
+        )
     elif results:
         terminal.write_table(
             ("image", "score", "class"),

@@ -174,9 +174,7 @@ def _resized_size(size, recipe):
     scaled = size * tf.reverse(target, [0])  # by cross-multiplication, exact
     height_decides = scaled[0] <= scaled[1]
     return tf.where(
-        height_decides,
-        [target[0], scaled[1] // size[0]],
-        [scaled[0] // size[1], target[1]],
+        height_decides, [target[0], scaled[1] // size[0]], [scaled[0] // size[1], target[1]]
     )
 
 

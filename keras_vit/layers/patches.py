@@ -282,8 +282,11 @@ class PatchEncoder(QuantizedParts):
         if grid != self.grid:
             logger.info(
                 "%s: positions resampled from %dx%d to %dx%d by the rule of %s",
-                self.name, *grid, *self.grid, self.resampling,
-            )  # fmt: skip
+                self.name,
+                *grid,
+                *self.grid,
+                self.resampling,
+            )
         for name, variable in self.own.items():
             variable.assign(self.resampled(name, values[name], grid))
 

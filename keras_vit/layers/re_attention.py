@@ -57,9 +57,7 @@ class ReAttention(MultiHeadSelfAttention):
         bound = self.heads**-0.5
         self.mixing_kernel, self.mixing_bias = (
             self.add_weight(
-                shape=shape,
-                initializer=keras.initializers.RandomUniform(-bound, bound),
-                name=name,
+                shape=shape, initializer=keras.initializers.RandomUniform(-bound, bound), name=name
             )
             for name, shape in (
                 ("mixing_kernel", (self.heads, self.heads)),
@@ -91,8 +89,4 @@ class ReAttention(MultiHeadSelfAttention):
         return ops.reshape(x if scale == 1.0 else x * scale, shape)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "normalization": self.normalization,
-            "scale": self.scale,
-        }
+        return {**super().get_config(), "normalization": self.normalization, "scale": self.scale}

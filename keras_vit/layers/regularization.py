@@ -92,12 +92,7 @@ class PatchDropout(keras.layers.Layer):
         return (input_shape[0], None if self.rate else input_shape[1], input_shape[2])
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "rate": self.rate,
-            "prefix": self.prefix,
-            "seed": self.seed,
-        }
+        return {**super().get_config(), "rate": self.rate, "prefix": self.prefix, "seed": self.seed}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

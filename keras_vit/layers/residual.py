@@ -59,10 +59,17 @@ class BottleneckUnit(keras.layers.Layer):
 
     def _conv(self, name, channels, filters, size=1, stride=1, padding="same"):
         conv = StandardizedConv2D(
-            filters, size, strides=stride, padding=padding, use_bias=False,
-            standardization=self.standardization, kernel_initializer="lecun_normal",
-            data_format="channels_last", dtype=self.dtype_policy, name=name,
-        )  # fmt: skip
+            filters,
+            size,
+            strides=stride,
+            padding=padding,
+            use_bias=False,
+            standardization=self.standardization,
+            kernel_initializer="lecun_normal",
+            data_format="channels_last",
+            dtype=self.dtype_policy,
+            name=name,
+        )
         conv.build((None, None, None, channels))
         return conv
 
@@ -180,8 +187,11 @@ class ResidualStage(keras.layers.Layer):
 
     def get_config(self):
         return {
-            **super().get_config(), "units": self.units, "filters": self.filters, **_numbers(self),
-        }  # fmt: skip
+            **super().get_config(),
+            "units": self.units,
+            "filters": self.filters,
+            **_numbers(self),
+        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

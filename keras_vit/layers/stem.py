@@ -25,11 +25,17 @@ class ConvStem(keras.layers.Layer):
         initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         self.conv_1, self.conv_2 = (
             keras.layers.Conv2D(
-                filters, size, strides=stride, use_bias=False, kernel_initializer=initializer,
-                data_format="channels_last", dtype=self.dtype_policy, name=name,
+                filters,
+                size,
+                strides=stride,
+                use_bias=False,
+                kernel_initializer=initializer,
+                data_format="channels_last",
+                dtype=self.dtype_policy,
+                name=name,
             )
             for name, size, stride in (("conv_1", 7, 2), ("conv_2", 3, 1))
-        )  # fmt: skip
+        )
         self.norm_1, self.norm_2 = (
             keras.layers.BatchNormalization(
                 momentum=0.9, epsilon=1e-5, dtype=self.dtype_policy, name=name

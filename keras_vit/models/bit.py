@@ -26,14 +26,28 @@ def _config(stages, factor):
     return _residual.Config(stages, filters, 64 * factor)
 
 
-def _set(name, file_name, classes, size, interpolation="bilinear", top1=None,
-         crop_fraction=1.0, paper="arXiv:1912.11370"):  # fmt: skip
+def _set(
+    name,
+    file_name,
+    classes,
+    size,
+    interpolation="bilinear",
+    top1=None,
+    crop_fraction=1.0,
+    paper="arXiv:1912.11370",
+):
     return _Weights(
-        name, f"https://storage.googleapis.com/bit_models/{file_name}.npz", classes=classes,
-        image=(size, size), statistics="half", crop_fraction=crop_fraction,
-        interpolation=interpolation, licence="Apache-2.0",
-        origin=f"{paper}, github.com/google-research/big_transfer", top1=top1,
-    )  # fmt: skip
+        name,
+        f"https://storage.googleapis.com/bit_models/{file_name}.npz",
+        classes=classes,
+        image=(size, size),
+        statistics="half",
+        crop_fraction=crop_fraction,
+        interpolation=interpolation,
+        licence="Apache-2.0",
+        origin=f"{paper}, github.com/google-research/big_transfer",
+        top1=top1,
+    )
 
 
 def _published(model, top1, size=448):
@@ -48,39 +62,65 @@ def _published(model, top1, size=448):
 def _distillation(name, file_name, size, top1):
     """A network distilled from `BiT_R152x2`, or that teacher."""
     return _set(
-        name, f"distill/{file_name}", 1000, size, "bicubic", top1,
-        crop_fraction=1.0 if size > 224 else 0.875, paper="arXiv:2106.05237",
-    )  # fmt: skip
+        name,
+        f"distill/{file_name}",
+        1000,
+        size,
+        "bicubic",
+        top1,
+        crop_fraction=1.0 if size > 224 else 0.875,
+        paper="arXiv:2106.05237",
+    )
 
 
 # Sizes, crops and top-1 are timm's; those of the distilled set of 160 pixels the authors'.
 BiT_R50x1 = _variant(
-    "BiT_R50x1", _config((3, 4, 6, 3), 1), _residual.build, parameters=25_549_352, weights=(
+    "BiT_R50x1",
+    _config((3, 4, 6, 3), 1),
+    _residual.build,
+    parameters=25_549_352,
+    weights=(
         *_published("R50x1", 80.386),
         _distillation("distilled-imagenet", "R50x1_224", 224, 82.820),
         _distillation("distilled-imagenet-160", "R50x1_160", 160, 80.5),
     ),
-)  # fmt: skip
+)
 BiT_R50x3 = _variant(
-    "BiT_R50x3", _config((3, 4, 6, 3), 3), _residual.build, parameters=217_319_080,
+    "BiT_R50x3",
+    _config((3, 4, 6, 3), 3),
+    _residual.build,
+    parameters=217_319_080,
     weights=_published("R50x3", 83.982),
-)  # fmt: skip
+)
 BiT_R101x1 = _variant(
-    "BiT_R101x1", _config((3, 4, 23, 3), 1), _residual.build, parameters=44_541_480,
+    "BiT_R101x1",
+    _config((3, 4, 23, 3), 1),
+    _residual.build,
+    parameters=44_541_480,
     weights=_published("R101x1", 82.332),
-)  # fmt: skip
+)
 BiT_R101x3 = _variant(
-    "BiT_R101x3", _config((3, 4, 23, 3), 3), _residual.build, parameters=387_934_888,
+    "BiT_R101x3",
+    _config((3, 4, 23, 3), 3),
+    _residual.build,
+    parameters=387_934_888,
     weights=_published("R101x3", 84.430),
-)  # fmt: skip
+)
 BiT_R152x2 = _variant(
-    "BiT_R152x2", _config((3, 8, 36, 3), 2), _residual.build, parameters=236_335_208, weights=(
+    "BiT_R152x2",
+    _config((3, 8, 36, 3), 2),
+    _residual.build,
+    parameters=236_335_208,
+    weights=(
         *_published("R152x2", 84.468),
         _distillation("teacher-imagenet", "R152x2_T_224", 224, 82.918),
         _distillation("teacher-imagenet-384", "R152x2_T_384", 384, 83.858),
     ),
-)  # fmt: skip
+)
 BiT_R152x4 = _variant(
-    "BiT_R152x4", _config((3, 8, 36, 3), 4), _residual.build, parameters=936_533_224,
+    "BiT_R152x4",
+    _config((3, 8, 36, 3), 4),
+    _residual.build,
+    parameters=936_533_224,
     weights=_published("R152x4", 84.936, size=480),
-)  # fmt: skip
+)

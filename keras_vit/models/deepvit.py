@@ -41,21 +41,28 @@ def _scaled_re_attention(config, **kwargs):
 
 
 _SMALL = _replace(
-    _PLAIN16, patch=8, stem=_plain.conv_stem, stem_stride=2, width=396, mlp=1188,
+    _PLAIN16,
+    patch=8,
+    stem=_plain.conv_stem,
+    stem_stride=2,
+    width=396,
+    mlp=1188,
     scale_adjustment=0.5,
     attention=_plain.runs((_plain.self_attention, 11), (_scaled_re_attention, 5)),
-)  # fmt: skip
+)
 _LARGE = _replace(
-    _SMALL, width=420, depth=32, mlp=1260,
+    _SMALL,
+    width=420,
+    depth=32,
+    mlp=1260,
     attention=_plain.runs((_plain.self_attention, 20), (_plain.re_attention, 12)),
-)  # fmt: skip
+)
 
 
 def _declare(name, config, parameters):
     return _variant(
-        name, config, _plain.build, parameters=parameters,
-        counted="trainable, with 1,000 classes",
-    )  # fmt: skip
+        name, config, _plain.build, parameters=parameters, counted="trainable, with 1,000 classes"
+    )
 
 
 def _with_re_attention(config):

@@ -16,15 +16,20 @@ preprocess_input = _make_preprocess_input("imagenet")
 
 _URL = "https://dl.fbaipublicfiles.com/dinov2/"
 _SMALL = _plain.Config(
-    patch=14, width=384, depth=12, heads=6, mlp=1536, image=(518, 518),
-    layer_scale=1e-5, activation="gelu", resampling="dinov2",
-)  # fmt: skip
+    patch=14,
+    width=384,
+    depth=12,
+    heads=6,
+    mlp=1536,
+    image=(518, 518),
+    layer_scale=1e-5,
+    activation="gelu",
+    resampling="dinov2",
+)
 _replace = _dataclasses.replace
 _BASE = _replace(_SMALL, width=768, heads=12, mlp=3072)
 _LARGE = _replace(_SMALL, width=1024, depth=24, heads=16, mlp=4096)
-_GIANT = _replace(
-    _SMALL, width=1536, depth=40, heads=24, mlp=4096, feed_forward=_plain.swiglu
-)  # fmt: skip
+_GIANT = _replace(_SMALL, width=1536, depth=40, heads=24, mlp=4096, feed_forward=_plain.swiglu)
 
 
 def _sets(base, name, top1):
@@ -39,15 +44,20 @@ def _sets(base, name, top1):
     }
     return (
         _Weights(
-            "imagenet", classes=1000, head_url=f"{_URL}{base}/{name}_linear_head.pth",
-            top1=top1, **common,
+            "imagenet",
+            classes=1000,
+            head_url=f"{_URL}{base}/{name}_linear_head.pth",
+            top1=top1,
+            **common,
         ),
         _Weights(
-            "imagenet-linear4", classes=1000, head_url=f"{_URL}{base}/{name}_linear4_head.pth",
+            "imagenet-linear4",
+            classes=1000,
+            head_url=f"{_URL}{base}/{name}_linear4_head.pth",
             **common,
         ),
         _Weights("lvd142m", classes=0, **common),
-    )  # fmt: skip
+    )
 
 
 def _declare(name, config, base, parameters, top1, top1_registers):
@@ -56,14 +66,22 @@ def _declare(name, config, base, parameters, top1, top1_registers):
     registers = _replace(config, registers=4, resampling="dinov2-registers")
     return (
         _variant(
-            name, config, _plain.build, parameters=parameters,
-            weights=_sets(base, base, top1), **common,
+            name,
+            config,
+            _plain.build,
+            parameters=parameters,
+            weights=_sets(base, base, top1),
+            **common,
         ),
         _variant(
-            f"{name}_reg4", registers, _plain.build, parameters=parameters + 4 * config.width,
-            weights=_sets(base, f"{base}_reg4", top1_registers), **common,
+            f"{name}_reg4",
+            registers,
+            _plain.build,
+            parameters=parameters + 4 * config.width,
+            weights=_sets(base, f"{base}_reg4", top1_registers),
+            **common,
         ),
-    )  # fmt: skip
+    )
 
 
 DINOv2_S14, DINOv2_S14_reg4 = _declare(

@@ -51,8 +51,16 @@ def grid_of(config, input_shape):
 
 
 _SIZES = (
-    "patch", "width", "depth", "heads", "mlp", "scale_adjustment", "stages", "stem_width", "filters",
-)  # fmt: skip
+    "patch",
+    "width",
+    "depth",
+    "heads",
+    "mlp",
+    "scale_adjustment",
+    "stages",
+    "stem_width",
+    "filters",
+)
 
 
 def _differing(config, found):
@@ -94,11 +102,15 @@ def fitted(variant, source, found):
     structure = {
         key: found[key]
         for key in (
-            "tokens", "registers", "positions", "positioned_tokens", "representation_size",
+            "tokens",
+            "registers",
+            "positions",
+            "positioned_tokens",
+            "representation_size",
             "attention_normalization",
         )
         if found.get(key) is not None or key == "representation_size"
-    }  # fmt: skip
+    }
     if config.classifier not in found["classifier"]:
         structure["classifier"] = found["classifier"][0]
     if "layer_scale" in found and (found["layer_scale"] is None) != (config.layer_scale is None):

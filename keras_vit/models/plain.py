@@ -52,10 +52,16 @@ def residual_stem(x, parts):
         "dtype": parts.dtype,
     }
     x = layers.StandardizedConv2D(
-        config.stem_width, 7, strides=2, padding="same", use_bias=False,
-        standardization=config.standardization, kernel_initializer="lecun_normal",
-        name=parts.name("root_conv"), dtype=parts.dtype,
-    )(x)  # fmt: skip
+        config.stem_width,
+        7,
+        strides=2,
+        padding="same",
+        use_bias=False,
+        standardization=config.standardization,
+        kernel_initializer="lecun_normal",
+        name=parts.name("root_conv"),
+        dtype=parts.dtype,
+    )(x)
     x = layers.GroupNorm(
         config.groups, epsilon=config.group_epsilon, name=parts.name("root_norm"), dtype=parts.dtype
     )(x)
@@ -63,9 +69,12 @@ def residual_stem(x, parts):
     x = keras.layers.MaxPooling2D(3, 2, "same", name=parts.name("root_pool"), dtype=parts.dtype)(x)
     for i, units in enumerate(config.stages):
         stage = layers.ResidualStage(
-            units, config.stem_width * 2**i, stride=1 if i == 0 else 2, **numerics,
+            units,
+            config.stem_width * 2**i,
+            stride=1 if i == 0 else 2,
+            **numerics,
             name=parts.name(f"stage_{i + 1}"),
-        )  # fmt: skip
+        )
         x = stage(x)
     return x
 
@@ -252,9 +261,12 @@ class _Parts:
     def map_pooling(self):
         mlp = gelu_mlp(self.config, name="mlp", dtype=self.dtype)
         return layers.AttentionPooling(
-            self.config.heads, mlp, epsilon=self.config.epsilon,
-            name=self.name("map_pooling"), dtype=self.dtype,
-        )  # fmt: skip
+            self.config.heads,
+            mlp,
+            epsilon=self.config.epsilon,
+            name=self.name("map_pooling"),
+            dtype=self.dtype,
+        )
 
 
 def build(
@@ -324,9 +336,12 @@ def build(
     label = variant.name
     name = name or variant.model_name
     ends.check_arguments(
-        label, classes, pooling=(pooling, POOLING), classifier=(classifier, (None, *CLASSIFIERS)),
+        label,
+        classes,
+        pooling=(pooling, POOLING),
+        classifier=(classifier, (None, *CLASSIFIERS)),
         positions=(positions, (None, *POSITIONS)),
-    )  # fmt: skip
+    )
     rates = _Rates(dropout_rate, attention_dropout_rate, drop_path_rate, patch_dropout_rate)
     rates.check(label)
     if input_tensor is not None and input_shape is None:
@@ -397,9 +412,17 @@ def model(config, name="vit", **arguments):
         ValueError: as `build`.
     """
     variant = registry.Variant(
-        name, family="plain", config=config, parameters=None, counted="", weights=(), default=None,
-        classes=1000, statistics="half", build=build,
-    )  # fmt: skip
+        name,
+        family="plain",
+        config=config,
+        parameters=None,
+        counted="",
+        weights=(),
+        default=None,
+        classes=1000,
+        statistics="half",
+        build=build,
+    )
     return build(variant, **{"weights": None, **arguments})
 
 
@@ -424,11 +447,17 @@ def _encode(x, parts, grid, rates, gradient_checkpointing):
         x = config.stem(x, parts)
     patches = layers.Patches(config.patch, name=parts.name("patches"), dtype=dtype)(x)
     encoder = layers.PatchEncoder(
-        config.width, grid, tokens=config.tokens, registers=config.registers,
-        positions=config.positions, positioned_tokens=config.positioned_tokens,
-        resampling=config.resampling, dropout=rates.dropout_rate,
-        name=parts.name("patch_encoder"), dtype=dtype,
-    )  # fmt: skip
+        config.width,
+        grid,
+        tokens=config.tokens,
+        registers=config.registers,
+        positions=config.positions,
+        positioned_tokens=config.positioned_tokens,
+        resampling=config.resampling,
+        dropout=rates.dropout_rate,
+        name=parts.name("patch_encoder"),
+        dtype=dtype,
+    )
     x = encoder(patches) if patches.shape[1] is not None else encoder(patches, x)
     if rates.patch_dropout_rate:
         x = layers.PatchDropout(
@@ -437,17 +466,24 @@ def _encode(x, parts, grid, rates, gradient_checkpointing):
     outputs = []
     for i in range(config.depth):
         attention = config.attention_of(i)(
-            config, dropout=rates.attention_dropout_rate, output_dropout=rates.dropout_rate,
-            name="attention", dtype=dtype,
-        )  # fmt: skip
+            config,
+            dropout=rates.attention_dropout_rate,
+            output_dropout=rates.dropout_rate,
+            name="attention",
+            dtype=dtype,
+        )
         mlp = config.feed_forward(config, dropout=rates.dropout_rate, name="mlp", dtype=dtype)
         block = layers.TransformerBlock(
-            attention, mlp, layer_scale=config.layer_scale, epsilon=config.epsilon,
+            attention,
+            mlp,
+            layer_scale=config.layer_scale,
+            epsilon=config.epsilon,
             drop_path=rates.drop_path_rate * i / max(1, config.depth - 1),
             gradient_checkpointing=gradient_checkpointing,
             scale_adjustment=config.scale_adjustment,
-            name=parts.name(f"block_{i}"), dtype=dtype,
-        )  # fmt: skip
+            name=parts.name(f"block_{i}"),
+            dtype=dtype,
+        )
         x = block(x)
         outputs.append(x)
     return outputs
@@ -456,9 +492,12 @@ def _encode(x, parts, grid, rates, gradient_checkpointing):
 def _head(x, parts, classes, activation):
     if parts.config.representation_size:
         x = keras.layers.Dense(
-            parts.config.representation_size, activation="tanh",
-            kernel_initializer="lecun_normal", name=parts.name("pre_logits"), dtype=parts.dtype,
-        )(x)  # fmt: skip
+            parts.config.representation_size,
+            activation="tanh",
+            kernel_initializer="lecun_normal",
+            name=parts.name("pre_logits"),
+            dtype=parts.dtype,
+        )(x)
     return ends.head(x, classes, activation, parts.prefix)
 
 

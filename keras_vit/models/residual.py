@@ -138,25 +138,35 @@ def _encode(x, config, prefix, dtype):
     # Padded by hand: at stride 2, "same" would pad one side less. The maximum sees the zeros.
     x = layer(keras.layers.ZeroPadding2D, 3, name="root_pad")(x)
     x = layer(
-        layers.StandardizedConv2D, config.stem_width, 7, strides=2, use_bias=False,
-        standardization=config.standardization, kernel_initializer="lecun_normal", name="root_conv",
-    )(x)  # fmt: skip
+        layers.StandardizedConv2D,
+        config.stem_width,
+        7,
+        strides=2,
+        use_bias=False,
+        standardization=config.standardization,
+        kernel_initializer="lecun_normal",
+        name="root_conv",
+    )(x)
     x = layer(keras.layers.ZeroPadding2D, 1, name="root_pool_pad")(x)
     x = layer(keras.layers.MaxPooling2D, 3, 2, name="root_pool")(x)
     for i, (units, filters) in enumerate(zip(config.stages, config.filters, strict=True)):
         x = layer(
-            layers.PreActivationStage, units, filters, 1 if i == 0 else 2,
-            standardization=config.standardization, name=f"stage_{i + 1}", **numerics,
-        )(x)  # fmt: skip
+            layers.PreActivationStage,
+            units,
+            filters,
+            1 if i == 0 else 2,
+            standardization=config.standardization,
+            name=f"stage_{i + 1}",
+            **numerics,
+        )(x)
     x = layer(layers.GroupNorm, name="norm", **numerics)(x)
     return layer(keras.layers.ReLU, name="relu")(x)
 
 
 def _pooled(x, mode, prefix, dtype):
-    pool = {
-        "avg": keras.layers.GlobalAveragePooling2D,
-        "max": keras.layers.GlobalMaxPooling2D,
-    }[mode]
+    pool = {"avg": keras.layers.GlobalAveragePooling2D, "max": keras.layers.GlobalMaxPooling2D}[
+        mode
+    ]
     return pool(name=f"{prefix}pool", dtype=dtype)(x)
 
 

@@ -60,6 +60,7 @@ def confusion(matrix, class_names):
         for (row, column), number in np.ndenumerate(matrix):
             if number:
                 color = "white" if shares[row, column] > 0.5 else "black"
-                axes.text(column, row, f"{number:,}", ha="center", va="center", color=color,
-                          fontsize=8)  # fmt: skip
+                axes.text(
+                    column, row, f"{number:,}", ha="center", va="center", color=color, fontsize=8
+                )
     return figure

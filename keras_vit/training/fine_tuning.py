@@ -257,9 +257,13 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
     elif settings.frozen_blocks is not None:
         freeze(model, settings.frozen_blocks)
     optimizer = optimizer_for(
-        trained, recipe, length.batch_size, length.steps_per_epoch, length.epochs,
+        trained,
+        recipe,
+        length.batch_size,
+        length.steps_per_epoch,
+        length.epochs,
         settings.accumulation,
-    )  # fmt: skip
+    )
     # steps_per_execution stays 1: a step of any model here outlasts what Python does in between, and
     # an error can name its batch.
     # JAX always compiles; TensorFlow cannot compile a step that several devices share.
@@ -314,7 +318,7 @@ def _fit(settings, model, train, validation, out, resume, say, verbose, devices)
             _callbacks.BestModel(model, out / BEST, history, *averages),
             _callbacks.LastState(state),
         ],
-    )  # fmt: skip
+    )
 
 
 def _own_part(*batch):

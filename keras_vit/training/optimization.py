@@ -64,9 +64,12 @@ def schedule(recipe, batch_size, steps_per_epoch, epochs):
     if not warm_up:
         return keras.optimizers.schedules.CosineDecay(peak, steps, alpha=min(1.0, alpha))
     return keras.optimizers.schedules.CosineDecay(
-        0.0, max(1, steps - warm_up), alpha=min(1.0, alpha), warmup_target=peak,
+        0.0,
+        max(1, steps - warm_up),
+        alpha=min(1.0, alpha),
+        warmup_target=peak,
         warmup_steps=warm_up,
-    )  # fmt: skip
+    )
 
 
 def optimizer_for(model, recipe, batch_size, steps_per_epoch, epochs, accumulation=1):

@@ -14,9 +14,19 @@ _READY = 2  # batches made ahead of the model
 
 
 def training_dataset(
-    samples, recipe, batch_size, *, augmentation=None, seed=0, epoch=0, steps=None, one_hot=False,
-    drop_remainder=False, cache=0.25, threads=None,
-):  # fmt: skip
+    samples,
+    recipe,
+    batch_size,
+    *,
+    augmentation=None,
+    seed=0,
+    epoch=0,
+    steps=None,
+    one_hot=False,
+    drop_remainder=False,
+    cache=0.25,
+    threads=None,
+):
     """Makes an endless `tf.data.Dataset` of shuffled and augmented batches.
 
     It runs from epoch to epoch, each in another order and with other random cuts, and no batch

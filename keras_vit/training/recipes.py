@@ -93,13 +93,21 @@ _DEIT = TrainingRecipe(
     name="deit-scratch",
     summary="from scratch on ImageNet-1k alone, with strong augmentation",
     source="Touvron et al. 2021, table 9; facebookresearch/deit main.py",
-    optimizer="adamw", learning_rate=5e-4, reference_batch=512, batch_size=1024, epochs=300,
-    warm_up_epochs=5, final_learning_rate=1e-5, weight_decay=0.05, label_smoothing=0.1,
-    drop_path_rate=0.1, ema_momentum=0.99996,
+    optimizer="adamw",
+    learning_rate=5e-4,
+    reference_batch=512,
+    batch_size=1024,
+    epochs=300,
+    warm_up_epochs=5,
+    final_learning_rate=1e-5,
+    weight_decay=0.05,
+    label_smoothing=0.1,
+    drop_path_rate=0.1,
+    ema_momentum=0.99996,
     augmentation=Augmentation(
         crop_area=(0.08, 1.0), rand_augment=(2, 9), mix_up=0.8, cut_mix=1.0, erasing=0.25
     ),
-)  # fmt: skip
+)
 
 RECIPES = {
     recipe.name: recipe
@@ -108,16 +116,29 @@ RECIPES = {
             name="vit-finetune",
             summary="fine-tune all weights of a pre-trained model, often at a higher resolution",
             source="Dosovitskiy et al. 2021, table 4; vit_jax configs/common.py",
-            optimizer="sgd", learning_rate=0.01, batch_size=512, epochs=20, warm_up_epochs=2,
-            clip_norm=1.0, augmentation=Augmentation(crop_area=(0.05, 1.0)),
+            optimizer="sgd",
+            learning_rate=0.01,
+            batch_size=512,
+            epochs=20,
+            warm_up_epochs=2,
+            clip_norm=1.0,
+            augmentation=Augmentation(crop_area=(0.05, 1.0)),
         ),
         TrainingRecipe(
             name="augreg-scratch",
             summary="from scratch, with the medium regularisation of AugReg",
             source="Steiner et al. 2021; big_vision configs/vit_i1k.py",
-            optimizer="adamw", learning_rate=1e-3, batch_size=4096, epochs=300, warm_up_epochs=30,
-            weight_decay=0.1, clip_norm=1.0, loss="sigmoid", head_bias=-6.9,
-            dropout_rate=0.1, drop_path_rate=0.1,
+            optimizer="adamw",
+            learning_rate=1e-3,
+            batch_size=4096,
+            epochs=300,
+            warm_up_epochs=30,
+            weight_decay=0.1,
+            clip_norm=1.0,
+            loss="sigmoid",
+            head_bias=-6.9,
+            dropout_rate=0.1,
+            drop_path_rate=0.1,
             augmentation=Augmentation(crop_area=(0.05, 1.0), rand_augment=(2, 15), mix_up=0.2),
         ),
         _DEIT,
@@ -126,10 +147,12 @@ RECIPES = {
             name="deepvit-scratch",
             summary="from scratch, as the DeepViTs",
             source="Zhou et al. 2021; dvit_repo scripts/deepvit_*.yaml",
-            reference_batch=None, batch_size=256, drop_path_rate=0.2,
+            reference_batch=None,
+            batch_size=256,
+            drop_path_rate=0.2,
         ),
     )
-}  # fmt: skip
+}
 
 
 def get_recipe(name):

@@ -93,10 +93,7 @@ class Samples:
         else:
             images = [self.images[k] for k in indices]
         return dataclasses.replace(
-            self,
-            images=images,
-            labels=self.labels[indices],
-            names=[self.names[k] for k in indices],
+            self, images=images, labels=self.labels[indices], names=[self.names[k] for k in indices]
         )
 
     def counts(self):
@@ -183,9 +180,11 @@ def _name(index, image):
 
 
 def _check_array(images):
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in (
-        (), (1,), (3,),
-    ):  # fmt: skip
+    if (
+        images.dtype != np.uint8
+        or images.ndim not in (3, 4)
+        or images.shape[3:] not in ((), (1,), (3,))
+    ):
         raise ValueError(
             "Pictures in an array must be uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3). "
             f"Received: dtype={images.dtype}, shape={images.shape}."

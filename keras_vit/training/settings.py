@@ -11,9 +11,16 @@ PROBES = {
 }
 DISTRIBUTE = ("none", "data", "model")
 _OF_TRAINING = (
-    "epochs", "steps", "accumulation", "learning_rate", "layer_decay", "frozen_blocks", "lora_rank",
-    "gradient_checkpointing", "distribute",
-)  # fmt: skip
+    "epochs",
+    "steps",
+    "accumulation",
+    "learning_rate",
+    "layer_decay",
+    "frozen_blocks",
+    "lora_rank",
+    "gradient_checkpointing",
+    "distribute",
+)
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 

@@ -89,8 +89,9 @@ def _builder(name, data_dir):
     folder = pathlib.Path(data_dir or default).expanduser()
     versions = [path.parent for path in (folder / name).glob("*/dataset_info.json")]
     if not name or not versions:
-        known = sorted({str(p.parents[1].relative_to(folder))
-                        for p in folder.glob("**/dataset_info.json")})  # fmt: skip
+        known = sorted(
+            {str(p.parents[1].relative_to(folder)) for p in folder.glob("**/dataset_info.json")}
+        )
         raise ValueError(
             f"The data set is not prepared in '{folder}'. Received: tfds:{name}. Prepared: "
             f"{', '.join(known) or 'none'}. Prepare it once, with network, by "

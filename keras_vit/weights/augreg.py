@@ -8,17 +8,33 @@ BUCKET = "https://storage.googleapis.com/vit_models/"
 ORIGIN = "arXiv:2106.10270, github.com/google-research/vision_transformer"
 
 _MODELS = {
-    "Ti_16": "ViT_Ti16", "S_32": "ViT_S32", "S_16": "ViT_S16", "B_32": "ViT_B32",
-    "B_16": "ViT_B16", "B_8": "ViT_B8", "L_16": "ViT_L16",
-    "R_Ti_16": "R_Ti16", "R26_S_32": "R26_S32", "R50_L_32": "R50_L32",
-}  # fmt: skip
+    "Ti_16": "ViT_Ti16",
+    "S_32": "ViT_S32",
+    "S_16": "ViT_S16",
+    "B_32": "ViT_B32",
+    "B_16": "ViT_B16",
+    "B_8": "ViT_B8",
+    "L_16": "ViT_L16",
+    "R_Ti_16": "R_Ti16",
+    "R26_S_32": "R26_S32",
+    "R50_L_32": "R50_L32",
+}
 
 _NAME = re.compile(
     r"(?P<model>[A-Za-z0-9_]+?)-(?P<data>i21k|i1k)-\d+ep-lr_[\d.e-]+-aug_\w+-wd_[\d.]+-do_[\d.]+-sd_[\d.]+"
     r"(--(?P<task>\w+)-steps_\w+-lr_[\d.]+-res_(?P<size>\d+))?"
 )
-_CLASSES = {"i21k": 21843, "i1k": 1000, "imagenet2012": 1000, "cifar100": 100, "cifar10": 10,
-            "oxford_iiit_pet": 37, "oxford_flowers102": 102, "resisc45": 45, "kitti": 4}  # fmt: skip
+_CLASSES = {
+    "i21k": 21843,
+    "i1k": 1000,
+    "imagenet2012": 1000,
+    "cifar100": 100,
+    "cifar10": 10,
+    "oxford_iiit_pet": 37,
+    "oxford_flowers102": 102,
+    "resisc45": 45,
+    "kitti": 4,
+}
 
 
 def weights_of(variant_name, text):

@@ -13,10 +13,16 @@ def tuned(name, pretrained, rate, size, top1):
 def published(name, file_name, classes, size, origin, top1=None):
     """A file of the papers before AugReg."""
     return Weights(
-        name, f"{augreg.BUCKET}{file_name}.npz", classes=classes, image=(size, size),
-        statistics="half", crop_fraction=1.0 if size > 224 else 0.9, licence="Apache-2.0",
-        origin=f"{origin}, github.com/google-research/vision_transformer", top1=top1,
-    )  # fmt: skip
+        name,
+        f"{augreg.BUCKET}{file_name}.npz",
+        classes=classes,
+        image=(size, size),
+        statistics="half",
+        crop_fraction=1.0 if size > 224 else 0.9,
+        licence="Apache-2.0",
+        origin=f"{origin}, github.com/google-research/vision_transformer",
+        top1=top1,
+    )
 
 
 def original21k(name, model):

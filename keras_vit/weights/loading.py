@@ -194,9 +194,10 @@ def load_source(model, source, *, new_head=False, resample_patches=False):
     for (path, _, _), value in zip(plan, values, strict=True):
         target.variables[path].assign(value)
     resampled = tuple(
-        path for path, _, context in plan
+        path
+        for path, _, context in plan
         if path.endswith("positions") and context.grid not in (None, target.encoder.grid)
-    )  # fmt: skip
+    )
     report = Report(
         source.format.name,
         tuple(path for path, _, _ in plan),

@@ -29,20 +29,31 @@ FAMILIES = {
     "distilled": (_replace(BASE, tokens=("class", "distillation")), ("class", "distillation")),
     "registers": (_replace(BASE, registers=4), ("class", *["register"] * 4)),
     "layer scale and SwiGLU": (
-        _replace(BASE, layer_scale=0.5, feed_forward=plain.swiglu), ("class",)
+        _replace(BASE, layer_scale=0.5, feed_forward=plain.swiglu),
+        ("class",),
     ),
     "stem": (_replace(BASE, patch=4, stem=plain.conv_stem, stem_stride=2), ("class",)),
     "hybrid": (
-        _replace(BASE, patch=1, stem=plain.residual_stem, stem_stride=8, stages=(1, 1),
-                 stem_width=8, groups=4),
+        _replace(
+            BASE,
+            patch=1,
+            stem=plain.residual_stem,
+            stem_stride=8,
+            stages=(1, 1),
+            stem_width=8,
+            groups=4,
+        ),
         ("class",),
     ),
     "re-attention": (
-        _replace(BASE, attention=plain.runs((plain.self_attention, 1), (plain.re_attention, 1)),
-                 scale_adjustment=0.5),
+        _replace(
+            BASE,
+            attention=plain.runs((plain.self_attention, 1), (plain.re_attention, 1)),
+            scale_adjustment=0.5,
+        ),
         ("class",),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

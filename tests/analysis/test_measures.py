@@ -171,10 +171,14 @@ def test_block_similarity_written_out(random_maps):
     assert found.shape == (3, 3) and found.dtype == "float32"
     for p in range(3):
         for q in range(3):
-            want = np.mean([
-                cosine(maps[p][b, h, :, t], maps[q][b, h, :, t])
-                for b in range(2) for h in range(2) for t in range(5)
-            ])  # fmt: skip
+            want = np.mean(
+                [
+                    cosine(maps[p][b, h, :, t], maps[q][b, h, :, t])
+                    for b in range(2)
+                    for h in range(2)
+                    for t in range(5)
+                ]
+            )
             np.testing.assert_allclose(found[p, q], want, atol=1e-6)
     np.testing.assert_allclose(np.diagonal(found), 1, atol=1e-6)
 
@@ -190,9 +194,9 @@ def test_head_similarity_written_out(random_maps):
     found = analysis.head_similarity(iter(maps))
     assert found.shape == (3, 2, 2) and found.dtype == "float32"
     for p in range(3):
-        want = np.mean([
-            cosine(maps[p][b, 0, :, t], maps[p][b, 1, :, t]) for b in range(2) for t in range(5)
-        ])  # fmt: skip
+        want = np.mean(
+            [cosine(maps[p][b, 0, :, t], maps[p][b, 1, :, t]) for b in range(2) for t in range(5)]
+        )
         np.testing.assert_allclose(found[p], [[1, want], [want, 1]], atol=1e-6)
 
 

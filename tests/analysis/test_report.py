@@ -16,13 +16,21 @@ _replace = dataclasses.replace
 
 def test_what_it_says(make, images):
     page = html_report(
-        make(), images[0], title="a <model>", about="cat & dog.png",
+        make(),
+        images[0],
+        title="a <model>",
+        about="cat & dog.png",
         predictions=[("tabby & <cat>", 0.75), ("dog", 0.125)],
-    )  # fmt: skip
+    )
     for text in (
-        "a &lt;model&gt;", "cat &amp; dog.png", "tabby &amp; &lt;cat&gt;", "75.0%", "12.5%",
-        "24 x 16 pixels", "how much the class token draws on each place",
-    ):  # fmt: skip
+        "a &lt;model&gt;",
+        "cat &amp; dog.png",
+        "tabby &amp; &lt;cat&gt;",
+        "75.0%",
+        "12.5%",
+        "24 x 16 pixels",
+        "how much the class token draws on each place",
+    ):
         assert text in page
     assert "$" not in page.replace("$H", "")
     assert set(re.findall(r'(?:src|href)="([^:]*):', page)) == {"data"}

@@ -49,8 +49,9 @@ def test_runs_are_recorded_once_and_reported(application, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     cells = [[cell.strip() for cell in line.split("|")] for line in lines[2:]]
     assert [row[5:9] for row in cells] == [  # blocks like the one before, cosines
-        ["15", "0.95", "0.50", ""], ["0", "0.20", "0.50", "0.01"],
-    ]  # fmt: skip
+        ["15", "0.95", "0.50", ""],
+        ["0", "0.20", "0.50", "0.01"],
+    ]
     assert [row[11:13] for row in cells] == [["78.88", "5"], ["79.10", "0"]]
     assert (results / "similarity.png").stat().st_size > 10_000
 

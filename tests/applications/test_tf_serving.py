@@ -131,10 +131,15 @@ def test_the_real_server(folder, pictures, capsys):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             ports.append(free.getsockname()[1])
-    server = subprocess.Popen([
-        "tensorflow_model_server", f"--port={ports[0]}", f"--rest_api_port={ports[1]}",
-        "--model_name=vit", f"--model_base_path={folder.parent}",
-    ])  # fmt: skip
+    server = subprocess.Popen(
+        [
+            "tensorflow_model_server",
+            f"--port={ports[0]}",
+            f"--rest_api_port={ports[1]}",
+            "--model_name=vit",
+            f"--model_base_path={folder.parent}",
+        ]
+    )
     try:
         for address in (
             ("--grpc", f"127.0.0.1:{ports[0]}"),

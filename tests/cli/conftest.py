@@ -20,9 +20,16 @@ def mini(tmp_path_factory):
     """
     config = plain.Config(patch=4, width=16, depth=2, heads=2, mlp=32, image=(28, 28))
     row = registry.Weights(
-        "named", "https://127.0.0.1/mini.npz", classes=10, image=(28, 28), statistics="half",
-        crop_fraction=0.7, licence="", origin="", labels=tuple(f"label {k}" for k in range(10)),
-    )  # fmt: skip
+        "named",
+        "https://127.0.0.1/mini.npz",
+        classes=10,
+        image=(28, 28),
+        statistics="half",
+        crop_fraction=0.7,
+        licence="",
+        origin="",
+        labels=tuple(f"label {k}" for k in range(10)),
+    )
     function = registry.variant(
         "Mini", config, plain.build, parameters=0, weights=(row,), classes=10
     )

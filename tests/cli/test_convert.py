@@ -85,8 +85,7 @@ def test_another_image_size(run, mini, tmp_path, model):
     images = np.random.default_rng(4).integers(0, 256, (1, 32, 40, 3)).astype("float32")
     expected = model(input_shape=(32, 40, 3))
     np.testing.assert_array_equal(
-        keras.models.load_model(out).predict(images, verbose=0),
-        expected.predict(images, verbose=0),
+        keras.models.load_model(out).predict(images, verbose=0), expected.predict(images, verbose=0)
     )
 
 

@@ -34,7 +34,7 @@ def test_a_table_in_a_pipe(capsys):
         "name          share      count\n"
         "[red]a[/red]      -  1,234,567\n"
         "b               2.2          8\n"
-    )  # fmt: skip
+    )
 
 
 def test_names_that_are_not_text(capsys):

@@ -26,9 +26,14 @@ def tiny(name, **options):
     config = registry.get_variant(name).config
     attention = config.attention[-2:] if isinstance(config.attention, tuple) else config.attention
     config = dataclasses.replace(
-        config, width=24, depth=2, heads=2, mlp=32, attention=attention,
+        config,
+        width=24,
+        depth=2,
+        heads=2,
+        mlp=32,
+        attention=attention,
         image=(2 * config.pixels, 3 * config.pixels),
-    )  # fmt: skip
+    )
     if config.stages:
         config = dataclasses.replace(config, stages=(1, 1, 1), stem_width=8, groups=4)
     model = plain.model(config, classes=10, **options)

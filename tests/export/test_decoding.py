@@ -18,10 +18,13 @@ RECIPES = {
     "border": Recipe((32, 56), resize="border", interpolation="bilinear", fill=(9, 99, 200)),
     "squash": Recipe((40, 52), resize="squash"),
     "sampled": Recipe(
-        (48, 48), interpolation="bilinear", antialias=False, crop_offset="floor",
+        (48, 48),
+        interpolation="bilinear",
+        antialias=False,
+        crop_offset="floor",
         crop_fraction=0.875,
     ),
-}  # fmt: skip
+}
 
 
 @functools.cache

@@ -146,9 +146,14 @@ def test_what_else_is_in_the_folder(model, folder):
     assets = {path.name: path.read_text() for path in (folder / "assets").iterdir()}
     assert assets["class_names.txt"].splitlines() == NAMES
     assert json.loads(assets["recipe.json"]) == {
-        "size": [32, 40], "resize": "shorter-side", "crop_fraction": 1.0,
-        "interpolation": "bicubic", "antialias": True, "crop_offset": "round", "fill": [0, 0, 0],
-    }  # fmt: skip
+        "size": [32, 40],
+        "resize": "shorter-side",
+        "crop_fraction": 1.0,
+        "interpolation": "bicubic",
+        "antialias": True,
+        "crop_offset": "round",
+        "fill": [0, 0, 0],
+    }
     graph = (folder / "saved_model.pb").read_bytes()
     assert b"_XlaMustCompile" not in graph and b"jit_compile" not in graph
     assert b"DecodeWebP" not in graph  # unknown to older servers
@@ -309,9 +314,14 @@ def test_other_families(name):
     config = registry.get_variant(name).config
     attention = config.attention[-2:] if isinstance(config.attention, tuple) else config.attention
     config = dataclasses.replace(
-        config, width=24, depth=2, heads=2, mlp=32, attention=attention,
+        config,
+        width=24,
+        depth=2,
+        heads=2,
+        mlp=32,
+        attention=attention,
         image=(2 * config.pixels, 3 * config.pixels),
-    )  # fmt: skip
+    )
     model = with_spread_head(plain.model(config, classes=10))
     images = np.random.default_rng(0).uniform(0, 255, (2, *config.image, 3)).astype("float32")
     served = traced(model)

@@ -4,16 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from numpy_reference import (
-    attend,
-    attention,
-    dense,
-    layer_norm,
-    mlp,
-    randomise,
-    split,
-    weights_of,
-)
+from numpy_reference import attend, attention, dense, layer_norm, mlp, randomise, split, weights_of
 
 from keras_vit.layers import AttentionPooling, Mlp, MultiHeadSelfAttention
 
@@ -41,9 +32,10 @@ def test_one_head_by_hand():
     outputs, maps = layer(x, return_attention=True)
     np.testing.assert_allclose(maps[0, 0], [[0.75, 0.25], [0.25, 0.75]], atol=1e-6)
     np.testing.assert_allclose(
-        outputs[0], [[1 + 1.5 * side, 1 + 0.5 * side, 1, 1], [1 + 0.5 * side, 1 + 1.5 * side, 1, 1]],
+        outputs[0],
+        [[1 + 1.5 * side, 1 + 0.5 * side, 1, 1], [1 + 0.5 * side, 1 + 1.5 * side, 1, 1]],
         atol=1e-6,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

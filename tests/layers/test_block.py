@@ -63,14 +63,25 @@ def test_scale_adjustment():
 def test_paths_and_count():
     block = built(layer_scale=0.1)
     assert sorted(weights_of(block)) == [
-        "attention/key/bias", "attention/key/kernel",
-        "attention/output/bias", "attention/output/kernel",
-        "attention/query/bias", "attention/query/kernel",
-        "attention/value/bias", "attention/value/kernel",
-        "attention_norm/beta", "attention_norm/gamma", "attention_scale/gamma",
-        "mlp/hidden/bias", "mlp/hidden/kernel", "mlp/output/bias", "mlp/output/kernel",
-        "mlp_norm/beta", "mlp_norm/gamma", "mlp_scale/gamma",
-    ]  # fmt: skip
+        "attention/key/bias",
+        "attention/key/kernel",
+        "attention/output/bias",
+        "attention/output/kernel",
+        "attention/query/bias",
+        "attention/query/kernel",
+        "attention/value/bias",
+        "attention/value/kernel",
+        "attention_norm/beta",
+        "attention_norm/gamma",
+        "attention_scale/gamma",
+        "mlp/hidden/bias",
+        "mlp/hidden/kernel",
+        "mlp/output/bias",
+        "mlp/output/kernel",
+        "mlp_norm/beta",
+        "mlp_norm/gamma",
+        "mlp_scale/gamma",
+    ]
     feed_forward = WIDTH * 6 + 6 + 6 * WIDTH + WIDTH
     expected = 4 * (WIDTH**2 + WIDTH) + feed_forward + 4 * WIDTH + 2 * WIDTH
     assert block.count_params() == expected
@@ -174,9 +185,12 @@ def test_same_numerics_load(file, tmp_path):
     [
         ({"epsilon": 1e-5}, "written by a model with epsilon=1e-06, this one has epsilon=1e-05"),
         ({"feed_forward": "gelu_tanh"}, "with activation=gelu, this one has activation=gelu_tanh"),
-        ({"scale_adjustment": 0.5}, "with scale_adjustment=None, this one has scale_adjustment=0.5"),
+        (
+            {"scale_adjustment": 0.5},
+            "with scale_adjustment=None, this one has scale_adjustment=0.5",
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_numerics_are_refused(options, message, tmp_path):
     model_of().save_weights(tmp_path / "a.weights.h5")
     if "feed_forward" in options:

@@ -65,17 +65,20 @@ ROWS = {
     "PatchEncoder": (of(PatchEncoder, 8, (2, 3)), PATCHES),
     "PatchEncoder with images": (of(PatchEncoder, 8, (3, 3)), PATCHES, IMAGES),
     "PatchEncoder with registers": (
-        of(PatchEncoder, 8, (2, 3), tokens=("class", "distillation"), registers=2), PATCHES,
+        of(PatchEncoder, 8, (2, 3), tokens=("class", "distillation"), registers=2),
+        PATCHES,
     ),
     "PatchEncoder without tokens": (of(PatchEncoder, 8, (2, 3), tokens=()), PATCHES),
     "PatchEncoder learned-2d": (of(PatchEncoder, 8, (2, 3), positions="learned-2d"), PATCHES),
     "PatchEncoder sincos-2d": (of(PatchEncoder, 8, (2, 3), positions="sincos-2d"), PATCHES),
     "PatchEncoder none": (of(PatchEncoder, 8, (2, 3), positions="none", dropout=0.1), PATCHES),
     "MultiHeadSelfAttention": (
-        of(MultiHeadSelfAttention, 2, dropout=0.1, output_dropout=0.2), TOKENS,
+        of(MultiHeadSelfAttention, 2, dropout=0.1, output_dropout=0.2),
+        TOKENS,
     ),
     "MultiHeadSelfAttention normed": (
-        of(MultiHeadSelfAttention, 2, use_bias=False, query_key_epsilon=1e-6), TOKENS,
+        of(MultiHeadSelfAttention, 2, use_bias=False, query_key_epsilon=1e-6),
+        TOKENS,
     ),
     "ReAttention": (of(ReAttention, 2, dropout=0.1, scale=0.5), TOKENS),
     "ReAttention layer": (of(ReAttention, 4, "layer"), TOKENS),
@@ -86,10 +89,12 @@ ROWS = {
     "SwiGLU": (of(SwiGLU, 6, dropout=0.1), TOKENS),
     "TransformerBlock": (block(drop_path=0.1), TOKENS),
     "TransformerBlock with SwiGLU": (
-        block(SwiGLU, layer_scale=0.1, epsilon=1e-5, gradient_checkpointing=True), TOKENS,
+        block(SwiGLU, layer_scale=0.1, epsilon=1e-5, gradient_checkpointing=True),
+        TOKENS,
     ),
     "TransformerBlock with ReAttention": (
-        block(attention=ReAttention, scale_adjustment=0.5, gradient_checkpointing=True), TOKENS,
+        block(attention=ReAttention, scale_adjustment=0.5, gradient_checkpointing=True),
+        TOKENS,
     ),
     "ConvStem": (of(ConvStem, 5), IMAGES),
     "StandardizedConv2D": (of(StandardizedConv2D, 5, 3, "timm", strides=2), IMAGES),
@@ -98,7 +103,8 @@ ROWS = {
     "BottleneckUnit with projection": (of(BottleneckUnit, 4, 2, groups=2), MAPS),
     "PreActivationUnit": (of(PreActivationUnit, 2, groups=2), MAPS),
     "PreActivationUnit with projection": (
-        of(PreActivationUnit, 4, 2, groups=2, epsilon=1e-5, standardization="bit"), MAPS,
+        of(PreActivationUnit, 4, 2, groups=2, epsilon=1e-5, standardization="bit"),
+        MAPS,
     ),
     "ResidualStage": (of(ResidualStage, 2, 4, 2, groups=2), MAPS),
     "PreActivationStage": (of(PreActivationStage, 2, 4, 2, groups=2), MAPS),
@@ -111,7 +117,7 @@ ROWS = {
     "PoolPatches avgmax": (of(PoolPatches, "avgmax", prefix=2), TOKENS),
     "TokensToGrid": (of(TokensToGrid, 2), TOKENS, IMAGES),
     "Normalize": (of(Normalize, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3), {"size": [4, 6]}), IMAGES),
-}  # fmt: skip
+}
 every_layer = pytest.mark.parametrize("row", ROWS)
 
 

@@ -78,11 +78,12 @@ def test_groups_of_large_half_precision_values():
     [
         (GroupNorm(4, epsilon=1e-6), GroupNorm(4, epsilon=1e-5), "epsilon=1e-06.*epsilon=1e-05"),
         (
-            StandardizedConv2D(4, 3, "timm"), StandardizedConv2D(4, 3, "google"),
+            StandardizedConv2D(4, 3, "timm"),
+            StandardizedConv2D(4, 3, "google"),
             "standardization=timm.*standardization=google",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_file_of_other_numerics_is_refused(tmp_path, made, other, message):
     path = tmp_path / "made.weights.h5"
     models = [keras.Sequential([keras.Input((5, 5, 8)), layer]) for layer in (made, other)]

@@ -17,13 +17,17 @@ X = np.linspace(-6, 6, 2401).astype("float32")
 def test_gelu_is_exact():
     np.testing.assert_allclose(gelu(X), exact_gelu(X), atol=1e-6)
     # Phi(1) = 0.841344746
-    np.testing.assert_allclose(gelu(np.array([-1, 0, 1.0], "float32")), [-0.1586553, 0, 0.8413447], atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(
+        gelu(np.array([-1, 0, 1.0], "float32")), [-0.1586553, 0, 0.8413447], atol=1e-6
+    )
 
 
 def test_gelu_tanh_is_the_approximation():
     inner = math.sqrt(2 / math.pi) * (X + 0.044715 * X**3)
     np.testing.assert_allclose(gelu_tanh(X), 0.5 * X * (1 + np.tanh(inner)), atol=1e-6)
-    np.testing.assert_allclose(gelu_tanh(np.array([-1, 0, 1.0], "float32")), [-0.1588080, 0, 0.8411920], atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(
+        gelu_tanh(np.array([-1, 0, 1.0], "float32")), [-0.1588080, 0, 0.8411920], atol=1e-6
+    )
 
 
 def test_gap_between_the_forms():
@@ -76,8 +80,13 @@ def test_swiglu_by_hand():
     layer = SwiGLU(2)
     layer.build((None, 1, 2))
     assert list(weights_of(layer)) == [
-        "gate/kernel", "gate/bias", "value/kernel", "value/bias", "output/kernel", "output/bias",
-    ]  # fmt: skip
+        "gate/kernel",
+        "gate/bias",
+        "value/kernel",
+        "value/bias",
+        "output/kernel",
+        "output/bias",
+    ]
     identity = np.eye(2, dtype="float32")
     gate, value, output = np.array([0, 1]), np.zeros(2), np.array([100, 200])
     layer.set_weights([identity, gate, 2 * identity, value, identity, output])

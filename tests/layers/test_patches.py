@@ -60,11 +60,17 @@ def test_patches_times_kernel_is_a_strided_convolution():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((30, 32), "height must be a multiple of the patch size 16. Received: height=30. Nearest valid height: 16 or 32"),
-        ((32, 50), "width must be a multiple of the patch size 16. Received: width=50. Nearest valid width: 48 or 64"),
+        (
+            (30, 32),
+            "height must be a multiple of the patch size 16. Received: height=30. Nearest valid height: 16 or 32",
+        ),
+        (
+            (32, 50),
+            "width must be a multiple of the patch size 16. Received: width=50. Nearest valid width: 48 or 64",
+        ),
         ((7, None), "Received: height=7. Nearest valid height: 16"),
     ],
-)  # fmt: skip
+)
 def test_sizes_that_do_not_divide(shape, message):
     with pytest.raises(ValueError, match=message):
         Patches(16)(keras.Input((*shape, 3)))
@@ -99,8 +105,12 @@ def test_initial_values():
     assert 0 < np.abs(array(encoder.own["register_tokens"])).max() < 1e-5
     assert np.std(array(encoder.own["positions"])) == pytest.approx(0.02, rel=0.05)
     assert [w.path.split("/", 1)[1] for w in encoder.weights] == [
-        "class_token", "register_tokens", "positions", "projection/kernel", "projection/bias",
-    ]  # fmt: skip
+        "class_token",
+        "register_tokens",
+        "positions",
+        "projection/kernel",
+        "projection/bias",
+    ]
 
 
 @pytest.mark.parametrize(("positioned", "rows"), [(0, [0, 0, 0]), (1, [1, 0, 0]), (3, [1, 2, 3])])
@@ -129,9 +139,13 @@ def test_learned_2d_joins_row_and_column():
     encoder.own["row_positions"].assign([[1.0, 2], [3, 4]])
     encoder.own["column_positions"].assign([[10.0, 20], [30, 40], [50, 60]])
     expected = [
-        [1, 2, 10, 20], [1, 2, 30, 40], [1, 2, 50, 60],
-        [3, 4, 10, 20], [3, 4, 30, 40], [3, 4, 50, 60],
-    ]  # fmt: skip
+        [1, 2, 10, 20],
+        [1, 2, 30, 40],
+        [1, 2, 50, 60],
+        [3, 4, 10, 20],
+        [3, 4, 30, 40],
+        [3, 4, 50, 60],
+    ]
     np.testing.assert_array_equal(silent(encoder), expected)
 
 
@@ -140,9 +154,15 @@ def test_sincos_2d():
     for row, column in itertools.product(range(2), range(3)):
         # frequencies 1 and 1 / 10,000; the column first
         expected = [
-            np.sin(column), np.sin(column / 1e4), np.cos(column), np.cos(column / 1e4),
-            np.sin(row), np.sin(row / 1e4), np.cos(row), np.cos(row / 1e4),
-        ]  # fmt: skip
+            np.sin(column),
+            np.sin(column / 1e4),
+            np.cos(column),
+            np.cos(column / 1e4),
+            np.sin(row),
+            np.sin(row / 1e4),
+            np.cos(row),
+            np.cos(row / 1e4),
+        ]
         np.testing.assert_allclose(positions[3 * row + column], expected, atol=1e-6)
 
 
@@ -160,11 +180,20 @@ def test_no_positions():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"positions": "rotary"}, "Unknown positions. Received: positions='rotary'. Available: .*'sincos-2d'"),
-        ({"resampling": "nearest"}, "Unknown resampling rule. Received: resampling='nearest'. Available: .*'google'"),
-        ({"positioned_tokens": 2}, "at most the number of extra tokens, 1. Received: positioned_tokens=2"),
+        (
+            {"positions": "rotary"},
+            "Unknown positions. Received: positions='rotary'. Available: .*'sincos-2d'",
+        ),
+        (
+            {"resampling": "nearest"},
+            "Unknown resampling rule. Received: resampling='nearest'. Available: .*'google'",
+        ),
+        (
+            {"positioned_tokens": 2},
+            "at most the number of extra tokens, 1. Received: positioned_tokens=2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_arguments_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         PatchEncoder(8, (2, 3), **options)

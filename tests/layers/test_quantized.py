@@ -28,9 +28,14 @@ def test_every_family_is_the_same_after_a_reload(name, options, tmp_path):
     config = registry.get_variant(name).config
     attention = config.attention[-2:] if isinstance(config.attention, tuple) else config.attention
     config = dataclasses.replace(
-        config, width=12, depth=2, heads=2, mlp=16, attention=attention,
+        config,
+        width=12,
+        depth=2,
+        heads=2,
+        mlp=16,
+        attention=attention,
         image=(config.pixels, 2 * config.pixels),
-    )  # fmt: skip
+    )
     model = plain.model(config, classes=3, **options)
     images = np.random.default_rng(0).uniform(0, 255, (2, *config.image, 3))
     model.quantize("int8")

@@ -78,9 +78,9 @@ def test_units(kind, expected, filters, stride):
     np.testing.assert_allclose(unit(x), want, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind, unit", [
-    (ResidualStage, BottleneckUnit), (PreActivationStage, PreActivationUnit),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, unit", [(ResidualStage, BottleneckUnit), (PreActivationStage, PreActivationUnit)]
+)
 def test_stages_are_units_in_a_row(kind, unit):
     stage, x = built(kind, 3, 4, 2), maps()
     units = [getattr(stage, f"unit_{u}") for u in (1, 2, 3)]

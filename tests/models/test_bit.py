@@ -22,8 +22,13 @@ GOLDENS = {
     "G01": residual.Config((2, 1, 1), (8, 16, 32), 16, groups=8),
     "G02": residual.Config((1, 1), (32, 32), 32),
 }
-OURS = {"stem_conv": "root_conv", "stem_pool": "root_pool", "norm": "relu", "pre_logits": "pool",
-        "logits": "head"}  # fmt: skip
+OURS = {
+    "stem_conv": "root_conv",
+    "stem_pool": "root_pool",
+    "norm": "relu",
+    "pre_logits": "pool",
+    "logits": "head",
+}
 
 
 @pytest.fixture
@@ -76,9 +81,13 @@ def official(bit, tmp_path):
         golden = Golden(stem)
         path = write_checkpoint(tmp_path / f"{stem}.npz", weights or golden.weights)
         return golden, bit(
-            GOLDENS[stem], weights=path, input_shape=golden.inputs[""].shape[1:],
-            include_preprocessing=False, classifier_activation=None, **arguments,
-        )  # fmt: skip
+            GOLDENS[stem],
+            weights=path,
+            input_shape=golden.inputs[""].shape[1:],
+            include_preprocessing=False,
+            classifier_activation=None,
+            **arguments,
+        )
 
     return function
 
@@ -215,8 +224,13 @@ def test_own_files(official, bit, tmp_path, stem, suffix):
     golden, model = official(stem)
     own = tmp_path / f"own{suffix}"
     (model.save if suffix == ".keras" else model.save_weights)(own)
-    again = bit(GOLDENS[stem], weights=own, classifier_activation=None,
-                input_shape=model.input_shape[1:], include_preprocessing=False)  # fmt: skip
+    again = bit(
+        GOLDENS[stem],
+        weights=own,
+        classifier_activation=None,
+        input_shape=model.input_shape[1:],
+        include_preprocessing=False,
+    )
     assert again.get_layer("bit_root_conv").standardization == {"G01": "timm", "G02": "bit"}[stem]
     x = golden.inputs[""]
     want = run(model, x)

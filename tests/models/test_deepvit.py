@@ -92,9 +92,11 @@ def official(declare, tmp_path):
         builder = declare(f"Official{len(registry.list_models())}", config_of(golden), classes=7)
         path = write_checkpoint(tmp_path / f"{stem}.safetensors", arrays or golden.weights)
         defaults = {
-            "include_preprocessing": False, "classifier_activation": None, "name": "small",
+            "include_preprocessing": False,
+            "classifier_activation": None,
+            "name": "small",
             "input_shape": golden.inputs[""].shape[1:],
-        }  # fmt: skip
+        }
         return golden, builder(weights=path, **{**defaults, **arguments})
 
     return function

@@ -14,9 +14,18 @@ from keras_vit.models import plain, residual
 from keras_vit.weights import load
 
 TINY = plain.Config(
-    patch=1, width=16, depth=2, heads=2, mlp=32, image=(32, 32), stem=plain.residual_stem,
-    stem_stride=8, stages=(2, 1), stem_width=8, groups=4,
-)  # fmt: skip
+    patch=1,
+    width=16,
+    depth=2,
+    heads=2,
+    mlp=32,
+    image=(32, 32),
+    stem=plain.residual_stem,
+    stem_stride=8,
+    stages=(2, 1),
+    stem_width=8,
+    groups=4,
+)
 ROOT_ALONE = dataclasses.replace(TINY, patch=4, stem_stride=4, stages=())
 
 
@@ -43,9 +52,12 @@ def images_for(model, batch=2):
 def test_rows_as_published():
     configs = {n: keras_vit.registry.get_variant(n).config for n in keras_vit.list_models("R*")}
     for name, pixels, stages in (
-        ("R_Ti16", 32, ()), ("R26_S32", 32, (2, 2, 2, 2)), ("R26_B32", 32, (2, 2, 2, 2)),
-        ("R50_B16", 16, (3, 4, 9)), ("R50_L32", 32, (3, 4, 6, 3)),
-    ):  # fmt: skip
+        ("R_Ti16", 32, ()),
+        ("R26_S32", 32, (2, 2, 2, 2)),
+        ("R26_B32", 32, (2, 2, 2, 2)),
+        ("R50_B16", 16, (3, 4, 9)),
+        ("R50_L32", 32, (3, 4, 6, 3)),
+    ):
         config = configs.pop(name)
         assert (config.pixels, config.stages) == (pixels, stages)
         assert (config.stem_width, config.groups, config.group_epsilon) == (64, 32, 1e-6)

@@ -42,8 +42,7 @@ def differs(declare, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "stem, activation",
-    [("A01", "gelu"), ("A07", "gelu"), ("E01", "gelu_tanh")],
+    "stem, activation", [("A01", "gelu"), ("A07", "gelu"), ("E01", "gelu_tanh")]
 )
 def test_the_form_of_gelu_is_noticed(differs, stem, activation):
     assert differs(stem, activation=activation)

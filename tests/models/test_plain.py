@@ -39,15 +39,41 @@ ROWS = {
     "grey": ({}, {"input_shape": (32, 32, 1)}),
     "re_attention": ({"attention": plain.re_attention, "scale_adjustment": 0.5}, {}),
     "conv_stem": (
-        {"patch": 4, "stem": plain.conv_stem, "stem_stride": 2, "attention_normalization": "none",
-         "attention": plain.runs((plain.self_attention, 1), (plain.re_attention, 1))}, {},
+        {
+            "patch": 4,
+            "stem": plain.conv_stem,
+            "stem_stride": 2,
+            "attention_normalization": "none",
+            "attention": plain.runs((plain.self_attention, 1), (plain.re_attention, 1)),
+        },
+        {},
     ),
-    "hybrid": ({"patch": 1, "stem": plain.residual_stem, "stem_stride": 8, "stages": (2, 1),
-                "stem_width": 4, "groups": 2}, {}),
-    "hybrid_root": ({"patch": 4, "stem": plain.residual_stem, "stem_stride": 4, "stages": (),
-                     "stem_width": 4, "groups": 2, "tokens": (), "classifier": "gap"}, {}),
+    "hybrid": (
+        {
+            "patch": 1,
+            "stem": plain.residual_stem,
+            "stem_stride": 8,
+            "stages": (2, 1),
+            "stem_width": 4,
+            "groups": 2,
+        },
+        {},
+    ),
+    "hybrid_root": (
+        {
+            "patch": 4,
+            "stem": plain.residual_stem,
+            "stem_stride": 4,
+            "stages": (),
+            "stem_width": 4,
+            "groups": 2,
+            "tokens": (),
+            "classifier": "gap",
+        },
+        {},
+    ),
     "dropout": ({}, {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "drop_path_rate": 0.1}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -78,9 +104,14 @@ def images_for(model, batch=3):
 
 @pytest.mark.parametrize(
     "pooling, shape",
-    [(None, (None, 17, 16)), ("token", (None, 16)), ("avg", (None, 16)), ("max", (None, 16)),
-     ("map", (None, 16))],
-)  # fmt: skip
+    [
+        (None, (None, 17, 16)),
+        ("token", (None, 16)),
+        ("avg", (None, 16)),
+        ("max", (None, 16)),
+        ("map", (None, 16)),
+    ],
+)
 def test_features(build, pooling, shape):
     model = build(include_top=False, pooling=pooling)
     assert model.output_shape == shape
@@ -169,8 +200,11 @@ def test_any_real_dtype(build, dtype):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"input_shape": (30, 32, 3)}, "image height must be a multiple of the patch size 8. "
-         "Received: height=30. Nearest valid height: 24 or 32"),
+        (
+            {"input_shape": (30, 32, 3)},
+            "image height must be a multiple of the patch size 8. "
+            "Received: height=30. Nearest valid height: 24 or 32",
+        ),
         ({"input_shape": (32, 33, 3)}, "width=33. Nearest valid width: 32 or 40"),
         ({"input_shape": (7, 32, 3)}, "height=7. Nearest valid height: 8."),
         ({"input_shape": (32, 32)}, r"must be a tuple .height, width, channels.*\(32, 32\)"),
@@ -184,10 +218,13 @@ def test_any_real_dtype(build, dtype):
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\). Received: dropout_rate=1.0"),
         ({"drop_path_rate": -0.1}, "drop_path_rate must be in"),
         ({"patch_dropout_rate": 2}, "patch_dropout_rate must be in"),
-        ({"weights": "imagenet"}, "should be None, a named set .*weights='imagenet'. Named sets: none"),
+        (
+            {"weights": "imagenet"},
+            "should be None, a named set .*weights='imagenet'. Named sets: none",
+        ),
         ({"weights": "no/such/file.npz"}, "existing checkpoint file. Received: weights='no/such"),
     ],
-)  # fmt: skip
+)
 def test_messages(build, arguments, message):
     with pytest.raises(ValueError, match=f"Tiny_plain.*{message}"):
         build(**arguments)
@@ -337,8 +374,13 @@ def test_lora_trains_few_and_saves_as_a_plain_model(build, tmp_path):
         )
     for i in range(2):
         block = model.get_layer(f"tiny_block_{i}")
-        for part in (block.attention_norm, block.mlp_norm, block.mlp, block.attention.key,
-                     block.attention.projection):  # fmt: skip
+        for part in (
+            block.attention_norm,
+            block.mlp_norm,
+            block.mlp,
+            block.attention.key,
+            block.attention.projection,
+        ):
             part.trainable = False
         for part in (block.attention.query, block.attention.value):
             part.enable_lora(4)

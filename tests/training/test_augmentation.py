@@ -139,8 +139,22 @@ def changed():
     """{name: pictures (5, h, w, 3)} of all changes at magnitude 10, and the picture."""
     import tensorflow as tf
 
-    names = ["turn", "shear_x", "shear_y", "shift_x", "shift_y", "brightness", "contrast",
-             "colour", "sharpness", "bits", "solarize", "invert", "contrast_range", "equalize"]  # fmt: skip
+    names = [
+        "turn",
+        "shear_x",
+        "shear_y",
+        "shift_x",
+        "shift_y",
+        "brightness",
+        "contrast",
+        "colour",
+        "sharpness",
+        "bits",
+        "solarize",
+        "invert",
+        "contrast_range",
+        "equalize",
+    ]
     rows, columns = np.mgrid[:32, :48]
     image = np.stack([rows * 4 + 40, columns * 4 + 20, 200 - rows * 2 - columns], -1)
     result = {"picture": image.astype("float32")}
@@ -218,11 +232,17 @@ def test_aug_mix_blends_with_the_picture():
 @pytest.mark.parametrize(
     "option",
     [
-        {"crop_area": (0, 1)}, {"crop_area": (0.5, 0.2)}, {"crop_aspect": (0, 1)},
-        {"rand_augment": (0, 10)}, {"rand_augment": (2, 31)}, {"erasing": 1.5},
-        {"aug_mix": 31}, {"mix_up": -1}, {"cut_mix": 2},
+        {"crop_area": (0, 1)},
+        {"crop_area": (0.5, 0.2)},
+        {"crop_aspect": (0, 1)},
+        {"rand_augment": (0, 10)},
+        {"rand_augment": (2, 31)},
+        {"erasing": 1.5},
+        {"aug_mix": 31},
+        {"mix_up": -1},
+        {"cut_mix": 2},
     ],
-)  # fmt: skip
+)
 def test_wrong_values_are_refused(option):
     (name,) = option
     with pytest.raises(ValueError, match=f"`{name}` must be .*Received: {name}="):

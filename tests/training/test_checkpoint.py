@@ -25,8 +25,11 @@ def train(built, epochs):
 def test_training_goes_on_as_if_it_had_not_stopped(tmp_path):
     whole = model()
     start = whole.get_weights()
-    seeds = [v.numpy() if hasattr(v, "numpy") else np.asarray(v) for v in whole.variables
-             if "seed" in v.path]  # fmt: skip
+    seeds = [
+        v.numpy() if hasattr(v, "numpy") else np.asarray(v)
+        for v in whole.variables
+        if "seed" in v.path
+    ]
     train(whole, 1)
     save_state(tmp_path / "last.npz", whole, 1)
     train(whole, 1)

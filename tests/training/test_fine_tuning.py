@@ -41,10 +41,16 @@ def pictures(tmp_path_factory):
 def settings(pictures, **changes):
     return Settings(
         **{
-            "data": str(pictures), "model": "Tiny", "recipe": "vit-finetune", "epochs": 3,
-            "batch_size": 8, "validation_share": 0.25, "learning_rate": 0.1, **changes,
+            "data": str(pictures),
+            "model": "Tiny",
+            "recipe": "vit-finetune",
+            "epochs": 3,
+            "batch_size": 8,
+            "validation_share": 0.25,
+            "learning_rate": 0.1,
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def probe_settings(pictures, recipe):
@@ -60,9 +66,18 @@ def test_a_run_writes_what_it_says(tiny, pictures, tmp_path):
     evaluation = finetune(settings(pictures), tmp_path / "run", say=lines.append, verbose=0)
     run = tmp_path / "run"
     assert {path.name for path in run.iterdir()} == {
-        "config.json", "classes.json", "split.json", "history.csv", "best.keras", "last.npz",
-        "tensorboard", "curves.png", "metrics.json", "confusion.csv", "confusion.png",
-    }  # fmt: skip
+        "config.json",
+        "classes.json",
+        "split.json",
+        "history.csv",
+        "best.keras",
+        "last.npz",
+        "tensorboard",
+        "curves.png",
+        "metrics.json",
+        "confusion.csv",
+        "confusion.png",
+    }
     assert json.loads((run / "classes.json").read_text()) == sorted(COLOURS)
     assert len(evaluation.labels) == 9
     rows = read_history(run / "history.csv")
@@ -169,9 +184,12 @@ def test_a_run_starts_from_another_one_at_a_higher_resolution(tiny, pictures, tm
     first = probe_settings(pictures, "few-shot")
     finetune(first, tmp_path / "first", say=quietly)
     higher = settings(
-        pictures, weights=str(tmp_path / "first" / "best.keras"), image_size=(48, 32),
-        learning_rate=1e-4, epochs=1,
-    )  # fmt: skip
+        pictures,
+        weights=str(tmp_path / "first" / "best.keras"),
+        image_size=(48, 32),
+        learning_rate=1e-4,
+        epochs=1,
+    )
     finetune(higher, tmp_path / "second", say=quietly, verbose=0)
     first_head, head = (
         keras.models.load_model(tmp_path / run / "best.keras", compile=False).layers[-2]
@@ -203,14 +221,25 @@ sys.exit(main(sys.argv[1:]))
 def start(pictures, out, *arguments, **environment):
     """`keras-vit finetune` in a process of its own, which knows the model Tiny."""
     arguments = arguments or (
-        "--data", str(pictures), "--model", "Tiny", "--weights", "none", "--epochs", "4",
-        "--batch-size", "8",
-    )  # fmt: skip
+        "--data",
+        str(pictures),
+        "--model",
+        "Tiny",
+        "--weights",
+        "none",
+        "--epochs",
+        "4",
+        "--batch-size",
+        "8",
+    )
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "finetune", "--out", str(out), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        cwd=pathlib.Path(__file__).parents[2], env={**os.environ, **environment},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=pathlib.Path(__file__).parents[2],
+        env={**os.environ, **environment},
+    )
 
 
 def finish(process, timeout=200):
@@ -273,8 +302,18 @@ JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
 def data_of(pictures, epochs=4):
-    return ["--data", str(pictures), "--model", "Tiny", "--weights", "none", "--batch-size", "8",
-            "--epochs", str(epochs)]  # fmt: skip
+    return [
+        "--data",
+        str(pictures),
+        "--model",
+        "Tiny",
+        "--weights",
+        "none",
+        "--batch-size",
+        "8",
+        "--epochs",
+        str(epochs),
+    ]
 
 
 def start_two(pictures, out, *arguments):

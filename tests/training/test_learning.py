@@ -21,14 +21,21 @@ FAMILIES = {
     "dinov2": {"registers": 2, "layer_scale": 1e-1, "feed_forward": plain.swiglu},
     "deepvit": {"attention": plain.re_attention},
     "deepvit-s": {
-        "patch": 4, "stem": plain.conv_stem, "stem_stride": 2, "scale_adjustment": 0.5,
+        "patch": 4,
+        "stem": plain.conv_stem,
+        "stem_stride": 2,
+        "scale_adjustment": 0.5,
         "attention": plain.runs((plain.self_attention, 1), (plain.re_attention, 1)),
     },
     "hybrid": {
-        "patch": 1, "stem": plain.residual_stem, "stem_stride": 8, "stages": (1, 1),
-        "stem_width": 8, "groups": 4,
+        "patch": 1,
+        "stem": plain.residual_stem,
+        "stem_stride": 8,
+        "stages": (1, 1),
+        "stem_width": 8,
+        "groups": 4,
     },
-}  # fmt: skip
+}
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (32, 16, 16, 3)).astype("uint8")
 LABELS = np.arange(32) % 4
@@ -52,9 +59,14 @@ def learn(model):
         on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
     )
     history = model.fit(
-        np.tile(IMAGES, (25, 1, 1, 1)), np.tile(LABELS, 25), batch_size=32, epochs=3,
-        shuffle=False, verbose=0, callbacks=[every_step],
-    )  # fmt: skip
+        np.tile(IMAGES, (25, 1, 1, 1)),
+        np.tile(LABELS, 25),
+        batch_size=32,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        callbacks=[every_step],
+    )
     return losses[0], history.history["accuracy"][-1]
 
 

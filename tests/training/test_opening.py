@@ -142,11 +142,13 @@ def test_csv_errors_name_the_lines(folder):
 def prepared(tmp_path_factory):
     """A data directory with the grey pictures `spots` in splits train (6) and test (3)."""
     tfds = pytest.importorskip("tensorflow_datasets")
-    features = tfds.features.FeaturesDict({
-        "image": tfds.features.Image(shape=(5, 7, 1)),
-        "label": tfds.features.ClassLabel(names=["zebra", "ant", "bee"]),
-        "file_name": tfds.features.Text(),
-    })  # fmt: skip
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(5, 7, 1)),
+            "label": tfds.features.ClassLabel(names=["zebra", "ant", "bee"]),
+            "file_name": tfds.features.Text(),
+        }
+    )
 
     def rows(count):
         for k in range(count):

@@ -65,9 +65,13 @@ def test_only_kernels_decay():
 
 def test_weight_decay_reaches_kernels_alone():
     recipe = dataclasses.replace(
-        get_recipe("deit-scratch"), learning_rate=0.1, reference_batch=None, weight_decay=0.5,
-        warm_up_epochs=0.0, ema_momentum=None,
-    )  # fmt: skip
+        get_recipe("deit-scratch"),
+        learning_rate=0.1,
+        reference_batch=None,
+        weight_decay=0.5,
+        warm_up_epochs=0.0,
+        ema_momentum=None,
+    )
     built = model()
     optimizer = optimizer_for(built, recipe, 4, 10, 1)
     variables = built.trainable_variables
@@ -82,8 +86,14 @@ def test_layer_decay_is_one_at_the_head_and_a_power_below():
     recipe = dataclasses.replace(RECIPE, learning_rate=0.1, layer_decay=0.5)
     built = model()
     moved = apply_ones(built, optimizer_for(built, recipe, 4, 10, 1))
-    expected = {"head": 0.1, "encoder_norm": 0.1, "block_2": 0.05, "block_1": 0.025,
-                "block_0": 0.0125, "patch_encoder": 0.00625}  # fmt: skip
+    expected = {
+        "head": 0.1,
+        "encoder_norm": 0.1,
+        "block_2": 0.05,
+        "block_1": 0.025,
+        "block_0": 0.0125,
+        "patch_encoder": 0.00625,
+    }
     for path, distance in moved.items():
         (name,) = (part for part in expected if f"_{part}/" in path)
         assert distance == pytest.approx(expected[name], rel=1e-3), path
@@ -121,8 +131,10 @@ def test_freeze_leaves_the_later_blocks():
     built = model()
     freeze(built, 2)
     assert {v.path.split("/")[0] for v in built.trainable_variables} == {
-        "vit_block_2", "vit_encoder_norm", "vit_head",
-    }  # fmt: skip
+        "vit_block_2",
+        "vit_encoder_norm",
+        "vit_head",
+    }
     with pytest.raises(ValueError, match="3 blocks to freeze. Received: blocks=4"):
         freeze(built, 4)
 

@@ -30,8 +30,10 @@ def batches(dataset, count=-1):
 
 def same(first, second):
     return len(first) == len(second) and all(
-        np.array_equal(a, b) for pair in zip(first, second, strict=True) for a, b in zip(*pair, strict=True)
-    )  # fmt: skip
+        np.array_equal(a, b)
+        for pair in zip(first, second, strict=True)
+        for a, b in zip(*pair, strict=True)
+    )
 
 
 @pytest.fixture

@@ -81,8 +81,11 @@ def test_bad_pictures_can_be_left_out(odd):
     assert len(check.samples) == 10
     assert check.samples.counts().tolist() == [5, 5]
     assert [name for name, _ in check.bad] == [
-        "cat/half.jpg", "cat/nothing.jpg", "dog/page.jpg", "dog/tiny.png",
-    ]  # fmt: skip
+        "cat/half.jpg",
+        "cat/nothing.jpg",
+        "dog/page.jpg",
+        "dog/tiny.png",
+    ]
     assert "0 bytes" in check.bad[1][1]
     assert check.samples.load(check.samples.names.index("cat/turned.jpg")).shape == (60, 40, 3)
 

@@ -56,10 +56,7 @@ def test_report(google):
             r"block_1/mlp_norm/beta \(32,\): the file has no "
             r"Transformer/encoderblock_1/LayerNorm_2/bias",
         ),
-        (
-            lambda a: a.update(extra=np.zeros(3)),
-            r"the model has no variable for extra \(3,\)",
-        ),
+        (lambda a: a.update(extra=np.zeros(3)), r"the model has no variable for extra \(3,\)"),
         (
             lambda a: a.update(cls=np.zeros((1, 1, 31))),
             r"patch_encoder/class_token \(1, 1, 32\): cls \(1, 1, 31\) gives \(1, 1, 31\)",

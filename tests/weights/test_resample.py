@@ -24,10 +24,16 @@ def cases():
     for stem, choose in (
         ("C01", lambda rest: "google"),
         ("C02", lambda rest: TORCH["_".join(rest[:2])]),
-        ("C03", lambda rest: {"offset0.1_noaa": "dinov2", "offset0.0_aa": "dinov2-registers",
-                              "offset0.0_noaa": "hf"}["_".join(rest)]),
+        (
+            "C03",
+            lambda rest: {
+                "offset0.1_noaa": "dinov2",
+                "offset0.0_aa": "dinov2-registers",
+                "offset0.0_noaa": "hf",
+            }["_".join(rest)],
+        ),
         ("C05", lambda rest: "hf"),
-    ):  # fmt: skip
+    ):
         golden = Golden(stem)
         for name, want in golden.outputs.items():
             source, _, target = name.partition("_to_")

@@ -114,8 +114,12 @@ BIT_KERAS = Format(
     rules=_OWN,
     numerics=lambda source: Numerics(None, None, None, *residual_numerics(source)),
     structure=_structure(
-        f"{ROOT}/0", "layers/pre_activation_stage_{s}/unit_{u}/conv_2/vars/0", 1, "1",
-        "layers/head/vars/0", -1,
+        f"{ROOT}/0",
+        "layers/pre_activation_stage_{s}/unit_{u}/conv_2/vars/0",
+        1,
+        "1",
+        "layers/head/vars/0",
+        -1,
     ),
     ignored=KERAS.ignored,
-)  # fmt: skip
+)

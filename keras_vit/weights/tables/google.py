@@ -33,7 +33,7 @@ def _attention(target, source, stacked=False):
                     f"{source}/{name}/{part}",
                     t.join_output_heads,
                     stacked,
-                )  # fmt: skip
+                )
             )
     rules.append(
         Rule(f"{target}/output/kernel", f"{source}/out/kernel", t.join_input_heads, stacked)

@@ -44,9 +44,11 @@ def residual_stages(kind):
     ours, theirs = "stage_{s}/unit_{u}", f"{kind}_{{s}}/unit_{{u}}"
     rules = []
     for conv, norm in (
-        ("conv_1", "norm_1"), ("conv_2", "norm_2"), ("conv_3", "norm_3"),
+        ("conv_1", "norm_1"),
+        ("conv_2", "norm_2"),
+        ("conv_3", "norm_3"),
         ("projection", "projection_norm"),
-    ):  # fmt: skip
+    ):
         rules += _pair(f"{ours}/{conv}", f"{theirs}/{conv}", ("kernel",))
         rules += _norm(f"{ours}/{norm}", f"{theirs}/{norm}")
     return rules

@@ -18,18 +18,35 @@ from keras_vit.registry import Variant
 FOLDER = pathlib.Path(__file__).parents[1] / "first_edition"
 TINY = plain.Config(patch=8, width=16, depth=2, heads=2, mlp=32, image=(32, 32))
 HYBRID = {
-    "patch": 1, "stem": plain.residual_stem, "stem_stride": 8, "stages": (2, 1), "stem_width": 4, "groups": 2,
+    "patch": 1,
+    "stem": plain.residual_stem,
+    "stem_stride": 8,
+    "stages": (2, 1),
+    "stem_width": 4,
+    "groups": 2,
 }
 ROWS = {
     "hybrid": (HYBRID, {}),
     "deepvit": (
-        {"patch": 4, "stem": plain.conv_stem, "stem_stride": 2, "scale_adjustment": 0.5, "activation": "gelu",
-         "resampling": "timm", "attention": plain.runs((plain.self_attention, 1), (deepvit._plain.re_attention, 1))},
+        {
+            "patch": 4,
+            "stem": plain.conv_stem,
+            "stem_stride": 2,
+            "scale_adjustment": 0.5,
+            "activation": "gelu",
+            "resampling": "timm",
+            "attention": plain.runs((plain.self_attention, 1), (deepvit._plain.re_attention, 1)),
+        },
         {},
     ),
     "dinov2": (
-        {"registers": 4, "positioned_tokens": 1, "layer_scale": 1e-5, "activation": "gelu",
-         "resampling": "dinov2-registers"},
+        {
+            "registers": 4,
+            "positioned_tokens": 1,
+            "layer_scale": 1e-5,
+            "activation": "gelu",
+            "resampling": "dinov2-registers",
+        },
         {"include_top": False},
     ),
     "representation": ({"representation_size": 12}, {}),
@@ -63,7 +80,9 @@ def fine_tuned():
     with np.load(pathlib.Path(keras_vit.__file__).parent / "data" / "fashion_mnist.npz") as z:
         images = z["test_images"][:24]
     images = np.repeat(images.reshape(-1, 28, 28, 1), 3, axis=-1).astype("float32")
-    model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(
+        keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
     model.fit(images, np.arange(24) % 5, batch_size=8, verbose=0)
     return model, images[:3]
 

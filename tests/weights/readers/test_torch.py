@@ -106,13 +106,7 @@ def test_part_of_a_storage_does_not_keep_the_whole_in_memory(tmp_path):
 
 @pytest.mark.parametrize(
     ("shape", "strides", "offset"),
-    [
-        ((7,), (1,), 0),
-        ((6,), (1,), 1),
-        ((2, 3), (4, 1), 0),
-        ((2,), (2**70,), 0),
-        ((), (), 6),
-    ],
+    [((7,), (1,), 0), ((6,), (1,), 1), ((2, 3), (4, 1), 0), ((2,), (2**70,), 0), ((), (), 6)],
 )
 def test_view_beyond_its_storage_is_refused(tmp_path, shape, strides, offset):
     tree = dictionary({"w": tensor(storage("0", 6), shape, strides, offset)})
