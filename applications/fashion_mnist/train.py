@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from prepare import CLASSES, DATA, SIDE, read_split
 
 import keras_vit
-from keras_vit.weights.resample import sincos_2d
+from keras_vit.resampling import sincos_2d
 
 BATCH = 128
 EPOCHS = 14

@@ -7,9 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import resampling as resample
+from keras_vit.grids import check_size, grid_of
 from keras_vit.layers.block import encoded
 from keras_vit.layers.quantized import QuantizedParts
-from keras_vit.weights import resample
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +52,8 @@ class Patches(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         batch, height, width, channels = input_shape
         check_size((height, width), self.patch_size, self.name)
-        count = None
-        if height is not None and width is not None:
-            count = (height // self.patch_size) * (width // self.patch_size)
+        grid = grid_of((height, width), self.patch_size)
+        count = None if None in grid else math.prod(grid)
         return (batch, count, self.patch_size**2 * channels)
 
     def get_config(self):
@@ -62,18 +62,6 @@ class Patches(keras.layers.Layer):
 
 def _known(size):
     return all(isinstance(n, int) for n in size)
-
-
-def check_size(size, patch, owner):
-    """Raises ValueError unless `patch` divides the known ones of height and width."""
-    for name, n in zip(("height", "width"), size, strict=True):
-        if n is not None and (n % patch or n < patch):
-            low = n // patch * patch
-            nearest = f"{low} or {low + patch}" if low else f"{patch}"
-            raise ValueError(
-                f"{owner}: the image {name} must be a multiple of the patch size {patch}. "
-                f"Received: {name}={n}. Nearest valid {name}: {nearest}."
-            )
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -97,7 +85,7 @@ class PatchEncoder(QuantizedParts):
             embedding each), "sincos-2d" (fixed), "none".
         positioned_tokens: number of extra tokens that have a row in the "learned-1d" table;
             None for all of `tokens`.
-        resampling: rule for other grids, a name in `keras_vit.weights.resample.RULES`.
+        resampling: rule for other grids, a name in `keras_vit.resampling.RULES`.
         dropout: rate after the positions were added, in [0, 1).
 
     Raises:

@@ -1,9 +1,9 @@
 """Small layers that read the token sequence."""
 
-import math
-
 import keras
 from keras import ops
+
+from keras_vit.grids import grid_of
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -85,18 +85,11 @@ class TokensToGrid(keras.layers.Layer):
 
     def call(self, tokens, images):
         shape = ops.shape(images)
-        size = (shape[0], shape[1] // self.patch_size, shape[2] // self.patch_size)
-        return ops.reshape(tokens[:, self.prefix :], (*size, tokens.shape[-1]))
+        grid = grid_of(shape[1:3], self.patch_size)
+        return ops.reshape(tokens[:, self.prefix :], (shape[0], *grid, tokens.shape[-1]))
 
     def compute_output_shape(self, tokens_shape, images_shape):
-        size = (None if n is None else n // self.patch_size for n in images_shape[1:3])
-        return (tokens_shape[0], *size, tokens_shape[2])
+        return (tokens_shape[0], *grid_of(images_shape[1:3], self.patch_size), tokens_shape[2])
 
     def get_config(self):
         return {**super().get_config(), "patch_size": self.patch_size, "prefix": self.prefix}
-
-
-def square_side(count):
-    """Side of the square grid of `count` patches, or None if `count` is no square."""
-    side = math.isqrt(count)
-    return side if side * side == count and count > 0 else None

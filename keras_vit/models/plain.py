@@ -6,7 +6,8 @@ from collections.abc import Callable
 import keras
 
 from keras_vit import layers, registry
-from keras_vit.layers.patches import POSITIONS, check_size
+from keras_vit.grids import check_size
+from keras_vit.layers.patches import POSITIONS
 from keras_vit.layers.regularization import check_rate
 from keras_vit.models import ends, fitting
 from keras_vit.weights.loading import load_source

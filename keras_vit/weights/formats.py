@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from keras_vit.layers.pooling import square_side
+from keras_vit.grids import square_side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Numerics:
     Attributes:
         epsilon: of every LayerNormalization.
         activation: form of the GELU, "gelu" or "gelu_tanh".
-        resampling: rule for other grids, a name in `keras_vit.weights.resample.RULES`.
+        resampling: rule for other grids, a name in `keras_vit.resampling.RULES`.
         group_epsilon: of every GroupNorm.
         standardization: of the kernels between them, see `StandardizedConv2D`.
 

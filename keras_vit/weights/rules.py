@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_vit.weights.resample import resample_patch_kernel
+from keras_vit.resampling import resample_patch_kernel
 
 
 @dataclasses.dataclass(frozen=True)

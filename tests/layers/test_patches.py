@@ -9,7 +9,7 @@ from keras import ops
 from numpy_reference import randomise
 
 from keras_vit.layers import PatchEncoder, Patches
-from keras_vit.weights.resample import RULES, resample_positions, sincos_2d
+from keras_vit.resampling import RULES, resample_positions, sincos_2d
 
 CHANNELS, PATCH = 3, 2
 PIXELS = CHANNELS * PATCH**2

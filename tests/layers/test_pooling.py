@@ -6,7 +6,6 @@ import pytest
 from keras import ops
 
 from keras_vit.layers import Patches, PoolPatches, TakeToken, TokensToGrid
-from keras_vit.layers.pooling import square_side
 
 TOKENS = np.array([[[100, 200], [1, 8], [2, 4], [6, 3]]], "float32")
 
@@ -77,8 +76,3 @@ def test_tokens_to_grid_of_any_size():
         outputs = model.predict(pixels, verbose=0)
         assert outputs.shape == (1, size[0] // 2, size[1] // 2, 4)
         np.testing.assert_array_equal(outputs[0, -1, -1], pixels[0, -2:, -2:, 0].ravel())
-
-
-def test_square_side():
-    assert [square_side(n) for n in (1, 4, 196, 1369)] == [1, 2, 14, 37]
-    assert [square_side(n) for n in (0, 2, 195, 197)] == [None] * 4

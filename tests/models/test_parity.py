@@ -90,5 +90,5 @@ def test_official_numbers(check, stem, arguments):
 def test_every_golden_file_of_the_families_is_compared():
     marked = {row[0] for row in test_official_numbers.pytestmark[0].args[1]}
     present = {p.name[:3] for p in FOLDER.glob("[ABDEF]*.npz")}
-    # A table, compared in weights/test_resample.py; a loss, in models/test_deepvit.py.
+    # A table, compared in test_resampling.py; a loss, in models/test_deepvit.py.
     assert present - marked == {"A14", "D09"}

@@ -61,7 +61,7 @@ def test_the_resampling_rule_decides(photographs, reference):
     encoder = model.get_layer("dinov2_s14_patch_encoder")
     assert encoder.resampling == "hf"
     table = keras_vit.weights.read(WEIGHTS)["embeddings.position_embeddings"][0]
-    other = keras_vit.weights.resample.resample_positions(table, (37, 37), (16, 16), "dinov2")
+    other = keras_vit.resampling.resample_positions(table, (37, 37), (16, 16), "dinov2")
     encoder.own["positions"].assign(other)
     assert np.abs(model.predict(photographs, verbose=0) - reference).max() > 1e-2
 

@@ -206,7 +206,7 @@ def test_other_image_sizes_resample_by_the_rule_of_the_source(google):
     table = arrays["Transformer/posembed_input/pos_embedding"][0]
     for shape, grid in (((48, 48, 3), (6, 6)), ((16, 40, 3), (2, 5)), ((40, 16, 3), (5, 2))):
         model = builder(weights=path, input_shape=shape)
-        want = keras_vit.weights.resample.resample_positions(table, (4, 4), grid, "google")
+        want = keras_vit.resampling.resample_positions(table, (4, 4), grid, "google")
         got = next(np.array(v) for v in model.weights if v.path.endswith("/positions"))
         np.testing.assert_array_equal(got, want)
         np.testing.assert_array_equal(got[0], table[0])
@@ -266,7 +266,7 @@ def test_patch_kernels_resample_on_request(google, declare, tmp_path):
         load(model, path)
     load(model, path, resample_patches=True)
     kernel = next(np.array(v) for v in model.weights if "projection/kernel" in v.path)
-    want = keras_vit.weights.resample.resample_patch_kernel(
+    want = keras_vit.resampling.resample_patch_kernel(
         Golden("A01").weights["embedding/kernel"], (16, 16), "google"
     )
     np.testing.assert_allclose(kernel.reshape(16, 16, 3, 32), want, rtol=1e-6)

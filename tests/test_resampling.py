@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from golden_files import Golden
 
-from keras_vit.weights import resample
-from keras_vit.weights.resample import Resampling, resample_positions
+from keras_vit import resampling
+from keras_vit.resampling import Resampling, resample_positions
 
 TORCH = {
     "bicubic_aa": Resampling("cubic", a=-0.5, antialias=True),
@@ -65,7 +65,7 @@ def test_official_patch_kernels(name):
     _, _, rest = name.partition("_to_")
     size, _, rule = rest.partition("_")
     kernel = golden.inputs["weight"].transpose(2, 3, 1, 0)
-    got = resample.resample_patch_kernel(kernel, sizes(size), TORCH[rule])
+    got = resampling.resample_patch_kernel(kernel, sizes(size), TORCH[rule])
     want = golden.outputs[name].transpose(2, 3, 1, 0)
     # timm inverts in float32, we in float64
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
@@ -75,7 +75,7 @@ def test_official_patch_kernels(name):
 def test_official_sincos_table(name):
     height, width, dim = sizes(name) if name.count("x") == 2 else (*sizes(name), None)
     want = Golden("A14").outputs[name][0]
-    got = resample.sincos_2d(height, width, want.shape[-1])
+    got = resampling.sincos_2d(height, width, want.shape[-1])
     np.testing.assert_allclose(got, want, atol=1e-6)
     assert dim in (None, want.shape[-1])
 
@@ -84,8 +84,8 @@ def test_two_cubic_kernels_are_told_apart():
     """A grid with a single 1 at (1, 1), row 1 after 4x4 -> 6x6 (values of PyTorch and of tf.image)."""
     grid = np.zeros((4, 4, 1), "float32")
     grid[1, 1] = 1.0
-    matrix = resample.interpolation_matrix(resample.RULES["hf"], 4, 6)
-    other = resample.interpolation_matrix(Resampling("cubic", a=-0.5, antialias=True), 4, 6)
+    matrix = resampling.interpolation_matrix(resampling.RULES["hf"], 4, 6)
+    other = resampling.interpolation_matrix(Resampling("cubic", a=-0.5, antialias=True), 4, 6)
     want = np.array([-0.0515, 0.3525, 0.5601, 0.0955, -0.0557, 0.0])
     np.testing.assert_allclose(matrix[1, 1] * matrix[:, 1], want, atol=1e-4)
     want = np.array([-0.0349, 0.2803, 0.4962, 0.0700, -0.0311, 0.0])
@@ -93,7 +93,7 @@ def test_two_cubic_kernels_are_told_apart():
     np.testing.assert_allclose(other[1, 1] * other[:, 1], want, atol=2e-4)
 
 
-@pytest.mark.parametrize("rule", resample.RULES)
+@pytest.mark.parametrize("rule", resampling.RULES)
 def test_rows_and_columns_are_not_swapped(rule):
     rows = np.repeat(np.arange(14.0), 14)[:, None].astype("float32")
     wide = resample_positions(rows, (14, 14), (14, 28), rule).reshape(14, 28)
@@ -104,26 +104,26 @@ def test_rows_and_columns_are_not_swapped(rule):
     assert not np.allclose(wide[0], wide[-1])
 
 
-@pytest.mark.parametrize("rule", resample.RULES)
+@pytest.mark.parametrize("rule", resampling.RULES)
 def test_the_own_grid_is_copied_bit_for_bit(rule):
     table = np.random.default_rng(0).normal(size=(17, 8)).astype("float32")
     np.testing.assert_array_equal(resample_positions(table, (4, 4), (4, 4), rule), table)
 
 
-@pytest.mark.parametrize("rule", resample.RULES)
+@pytest.mark.parametrize("rule", resampling.RULES)
 @pytest.mark.parametrize("old, new", [(4, 6), (7, 3), (16, 37), (37, 16), (4, 4), (5, 1)])
 def test_in_the_graph_as_in_numpy(rule, old, new):
-    rule = resample.RULES[rule]
-    want = resample.interpolation_matrix(rule, old, new)
-    got = resample.interpolation_matrix(rule, old, new, xp=keras.ops)
+    rule = resampling.RULES[rule]
+    want = resampling.interpolation_matrix(rule, old, new)
+    got = resampling.interpolation_matrix(rule, old, new, xp=keras.ops)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(got), want, atol=2e-5)
     np.testing.assert_allclose(want.sum(axis=1), 1.0, atol=1e-9)
 
 
 def test_errors():
     with pytest.raises(ValueError, match="Unknown resampling rule. Received: resampling='bicubic'"):
-        resample.rule("bicubic")
+        resampling.rule("bicubic")
     with pytest.raises(ValueError, match="at least 16 rows. Received: 15 rows"):
         resample_positions(np.zeros((15, 8)), (4, 4), (5, 5), "timm")
     with pytest.raises(ValueError, match="multiple of 4.*width=30"):
-        resample.sincos_2d(2, 2, 30)
+        resampling.sincos_2d(2, 2, 30)
